@@ -81,9 +81,9 @@ fn sigterm_exits_successfully() {
         let mut client = TcpStream::connect(free).unwrap();
         let request = b"GET /v1/models HTTP/1.1\r\nhost: g\r\nconnection: close\r\n\r\n";
         client.write_all(request).unwrap();
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+        let mut response = String::new();
+        client.read_to_string(&mut response).unwrap();
+        assert!(response.starts_with("HTTP/1.1 503"), "{response}");
     }
     let pid = child.id().to_string();
     assert!(

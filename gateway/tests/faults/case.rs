@@ -138,11 +138,11 @@ impl Case {
 
     /// The client receives exactly this, with status 200.
     pub(crate) fn shows<T: AsRef<[u8]>>(self, parts: &[T]) -> Self {
-        self.answers(200, &joined(parts))
+        self.responds(200, &joined(parts))
     }
 
     /// The client receives exactly this.
-    pub(crate) fn answers(self, status: u16, body: &[u8]) -> Self {
+    pub(crate) fn responds(self, status: u16, body: &[u8]) -> Self {
         Self {
             view: ExpectedView::ParsedResponse(status, body.to_vec()),
             ..self
@@ -261,25 +261,25 @@ impl Case {
         counted
     }
 
-    fn check_view(&self, answer: &ParsedResponse) {
-        let status = answer.head.as_ref().map(|head| head.status);
-        let text = String::from_utf8_lossy(&answer.body);
+    fn check_view(&self, response: &ParsedResponse) {
+        let status = response.head.as_ref().map(|head| head.status);
+        let text = String::from_utf8_lossy(&response.body);
         match &self.view {
             ExpectedView::ParsedResponse(expected, body) => {
                 assert_eq!(status, Some(*expected), "{text}");
                 assert_eq!(text, String::from_utf8_lossy(body));
-                assert!(answer.complete && answer.body == *body);
+                assert!(response.complete && response.body == *body);
             }
             ExpectedView::Refusal(expected, code) => {
                 assert_eq!(status, Some(*expected), "{text}");
-                let error: Value = serde_json::from_slice(&answer.body).unwrap();
+                let error: Value = serde_json::from_slice(&response.body).unwrap();
                 assert_eq!(error["error"]["code"], *code);
-                assert!(answer.complete);
+                assert!(response.complete);
             }
             ExpectedView::ControlReceived(body) => {
                 assert_eq!(status, Some(200), "{text}");
-                assert!(answer.complete);
-                let last = answer.body.strip_prefix(body.as_slice());
+                assert!(response.complete);
+                let last = response.body.strip_prefix(body.as_slice());
                 let last = last.unwrap_or_else(|| panic!("other events: {text}"));
                 let last = str::from_utf8(last).unwrap().trim();
                 let data = last.strip_prefix("data: ").unwrap();
@@ -288,8 +288,8 @@ impl Case {
             }
             ExpectedView::Broken(body) => {
                 assert!(status.is_none_or(|status| status == 200), "{status:?}");
-                assert!(!answer.complete, "the response looks complete: {text}");
-                assert!(body.starts_with(&answer.body), "{text}");
+                assert!(!response.complete, "the response looks complete: {text}");
+                assert!(body.starts_with(&response.body), "{text}");
             }
         }
     }
@@ -356,9 +356,9 @@ pub(crate) async fn run<P: TestProtocol>(case: Case) {
     let before = counters(&gateway).await;
 
     let mut client = P::connect(gateway.address).await;
-    client.ask(case.request).await;
-    let answer = client
-        .answer(|body| {
+    client.send_chat(case.request).await;
+    let response = client
+        .receive_response(|body| {
             if let Some((at, barrier)) = &case.barrier
                 && body.len() >= *at
             {
@@ -366,8 +366,8 @@ pub(crate) async fn run<P: TestProtocol>(case: Case) {
             }
         })
         .await;
-    case.check_view(&answer);
-    if answer.complete {
+    case.check_view(&response);
+    if response.complete {
         assert!(
             client.is_in_order().await,
             "the connection is not in the announced state"
@@ -376,7 +376,7 @@ pub(crate) async fn run<P: TestProtocol>(case: Case) {
     if case.hangs_up {
         upstream
             .wait_for("the upstream connection to be closed", |seen| {
-                seen.hang_ups == 1
+                seen.disconnects == 1
             })
             .await;
         assert!(upstream.seen().flooded < HELD);

@@ -68,7 +68,7 @@ pub(crate) trait TestProtocol: Sized {
     async fn connect(address: SocketAddr) -> Self;
 
     /// Sends a chat completion with the default key.
-    async fn ask(&mut self, body: &str);
+    async fn send_chat(&mut self, body: &str);
 
     /// The head of the response; `None` if the connection ended before it.
     async fn head(&mut self) -> Option<ResponseHead>;
@@ -84,25 +84,25 @@ pub(crate) trait TestProtocol: Sized {
     async fn leave(self, how: Disconnect) -> Option<Self>;
 
     /// The rest of the response; `seen` is called with the body so far.
-    async fn answer(&mut self, mut seen: impl FnMut(&[u8])) -> ParsedResponse {
-        let mut answer = ParsedResponse {
+    async fn receive_response(&mut self, mut seen: impl FnMut(&[u8])) -> ParsedResponse {
+        let mut response = ParsedResponse {
             head: soon("a response", self.head()).await,
             body: Vec::new(),
             complete: false,
         };
-        seen(&answer.body);
-        while answer.head.is_some() {
+        seen(&response.body);
+        while response.head.is_some() {
             match soon("more of the response", self.part()).await {
-                ResponsePart::Bytes(bytes) => answer.body.extend(bytes),
+                ResponsePart::Bytes(bytes) => response.body.extend(bytes),
                 ResponsePart::End => {
-                    answer.complete = true;
+                    response.complete = true;
                     break;
                 }
                 ResponsePart::Aborted => break,
             }
-            seen(&answer.body);
+            seen(&response.body);
         }
-        answer
+        response
     }
 
     /// Reads until this many bytes of the body have arrived.
@@ -154,7 +154,7 @@ impl TestProtocol for Http1 {
         }
     }
 
-    async fn ask(&mut self, body: &str) {
+    async fn send_chat(&mut self, body: &str) {
         self.writer.write_all(&chat(body)).await.unwrap();
     }
 
@@ -206,8 +206,8 @@ impl TestProtocol for Http1 {
         if asked.is_err() {
             return false;
         }
-        let answer = self.answer(|_| ()).await;
-        answer.head.is_some_and(|head| head.status == 200) && answer.complete
+        let response = self.receive_response(|_| ()).await;
+        response.head.is_some_and(|head| head.status == 200) && response.complete
     }
 
     async fn leave(mut self, how: Disconnect) -> Option<Self> {

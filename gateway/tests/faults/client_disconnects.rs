@@ -7,7 +7,7 @@ use crate::case::{ONE, STREAMED, USAGE, USED, WHOLE, estimated_tokens};
 use crate::client::{Disconnect, Http1, TestProtocol, in_each_protocol};
 use crate::counters::{add, counters, finished, until_counted};
 use crate::support::{
-    Barrier, Client, KEY, Step, TestGateway, Upstream, chat, events, json_answer,
+    Barrier, Client, KEY, Step, TestGateway, Upstream, chat, events, json_response,
 };
 
 /// Sends a request, waits until this many bytes of the response have arrived (none:
@@ -18,12 +18,12 @@ async fn disconnects<P: TestProtocol>(
     at: Option<usize>,
     how: Disconnect,
 ) -> TestGateway {
-    let script = vec![Step::Send(before), Step::UntilHangUp];
+    let script = vec![Step::Send(before), Step::UntilDisconnect];
     let upstream = Upstream::start([script]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let counted = counters(&gateway).await;
     let mut client = P::connect(gateway.address).await;
-    client.ask(request).await;
+    client.send_chat(request).await;
     upstream
         .wait_for("the request", |seen| seen.requests.len() == 1)
         .await;
@@ -34,7 +34,7 @@ async fn disconnects<P: TestProtocol>(
     let left = client.leave(how).await;
     upstream
         .wait_for("the upstream connection to be closed", |seen| {
-            seen.hang_ups == 1
+            seen.disconnects == 1
         })
         .await;
     let mut expected = finished("client_gone");
@@ -98,18 +98,18 @@ async fn in_the_middle_of_a_response<P: TestProtocol>() {
 async fn after_the_usage_event<P: TestProtocol>() {
     let upstream = Upstream::start([vec![
         Step::Send(events(&[ONE, USAGE, ONE], false)),
-        Step::UntilHangUp,
+        Step::UntilDisconnect,
     ]])
     .await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = P::connect(gateway.address).await;
-    client.ask(STREAMED).await;
+    client.send_chat(STREAMED).await;
     client.head().await.unwrap();
     client.until(2 * ONE.len()).await;
     drop(client);
     upstream
         .wait_for("the upstream connection to be closed", |seen| {
-            seen.hang_ups == 1
+            seen.disconnects == 1
         })
         .await;
     let events = gateway.finish().await;
@@ -121,7 +121,7 @@ async fn after_the_usage_event<P: TestProtocol>() {
 
 #[tokio::test]
 async fn before_its_request_is_complete() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let whole = chat(WHOLE);
     let head = whole.len() - WHOLE.len();
@@ -132,8 +132,8 @@ async fn before_its_request_is_complete() {
             let left = client.leave(how).await;
             if let Some(mut left) = left {
                 // The client receives an error, or nothing.
-                let answer = left.answer(|_| ()).await;
-                let status = answer.head.map(|head| head.status);
+                let response = left.receive_response(|_| ()).await;
+                let status = response.head.map(|head| head.status);
                 assert!(matches!(status, None | Some(400 | 408)), "{status:?}");
             }
         }
@@ -147,7 +147,7 @@ async fn before_its_request_is_complete() {
 
 #[tokio::test]
 async fn with_a_pipelined_request() {
-    let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
+    let upstream = Upstream::start([vec![Step::UntilDisconnect]]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Client::connect(gateway.address).await;
     client.write(&[chat(WHOLE), chat(STREAMED)].concat()).await;
@@ -157,7 +157,7 @@ async fn with_a_pipelined_request() {
     drop(client);
     upstream
         .wait_for("the upstream connection to be closed", |seen| {
-            seen.hang_ups == 1
+            seen.disconnects == 1
         })
         .await;
     let events = gateway.finish().await;
@@ -180,7 +180,7 @@ async fn behind_more_pipelined_bytes_than_are_kept() {
         (vec![b'x'; 1 << 20], 8),
     ] {
         for &how in Http1::WAYS {
-            let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
+            let upstream = Upstream::start([vec![Step::UntilDisconnect]]).await;
             let gateway = TestGateway::start(&[&upstream]).await;
             let mut client = Http1::connect(gateway.address).await;
             client.write(&chat(WHOLE)).await;
@@ -196,7 +196,7 @@ async fn behind_more_pipelined_bytes_than_are_kept() {
             let left = client.leave(how).await;
             upstream
                 .wait_for("the upstream connection to be closed", |seen| {
-                    seen.hang_ups == 1
+                    seen.disconnects == 1
                 })
                 .await;
             let events = gateway.finish().await;
@@ -211,7 +211,7 @@ async fn behind_more_pipelined_bytes_than_are_kept() {
 async fn too_many_pipelined_bytes_close_the_connection_after_the_response() {
     let barrier = Barrier::new();
     let mut script = vec![Step::Wait(barrier.clone())];
-    script.extend(json_answer("200 OK", "{}"));
+    script.extend(json_response("200 OK", "{}"));
     let upstream = Upstream::start([script]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -233,7 +233,8 @@ async fn too_many_pipelined_bytes_close_the_connection_after_the_response() {
 #[tokio::test]
 async fn during_the_back_off_before_a_retry() {
     let busy = "HTTP/1.1 503 X\r\nretry-after: 4\r\ncontent-length: 2\r\n\r\n{}";
-    let upstream = Upstream::start([crate::support::raw(busy), json_answer("200 OK", "{}")]).await;
+    let upstream =
+        Upstream::start([crate::support::raw(busy), json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Client::connect(gateway.address).await;
     client.write(&chat(WHOLE)).await;
@@ -257,7 +258,7 @@ async fn during_the_back_off_before_a_retry() {
 
 #[tokio::test]
 async fn an_incomplete_body_on_a_half_closed_connection_is_not_awaited() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Client::connect(gateway.address).await;
     let head = format!(

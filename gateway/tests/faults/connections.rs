@@ -4,11 +4,11 @@
 //! a case are sent on one client connection.
 
 use crate::client::{Http1, TestProtocol};
-use crate::support::{Barrier, Step, TestGateway, Upstream, chat, json_answer, raw};
+use crate::support::{Barrier, Step, TestGateway, Upstream, chat, json_response, raw};
 
 const BODY: &str = "{\"model\":\"small\"}";
 
-fn answer(fields: &str, body: &str) -> Vec<u8> {
+fn response(fields: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 200 OK\r\n{fields}content-length: {length}\r\n\r\n{body}").into_bytes()
 }
@@ -19,11 +19,11 @@ async fn exchange_all<P: TestProtocol>(upstream: &Upstream, bodies: &[&str]) -> 
     let gateway = TestGateway::start(&[upstream]).await;
     let mut client = P::connect(gateway.address).await;
     for body in bodies {
-        client.ask(BODY).await;
-        let answer = client.answer(|_| ()).await;
-        let text = String::from_utf8(answer.body).unwrap();
-        assert_eq!((answer.head.unwrap().status, text.as_str()), (200, *body));
-        assert!(answer.complete);
+        client.send_chat(BODY).await;
+        let response = client.receive_response(|_| ()).await;
+        let text = String::from_utf8(response.body).unwrap();
+        assert_eq!((response.head.unwrap().status, text.as_str()), (200, *body));
+        assert!(response.complete);
     }
     drop(client);
     let seen = upstream.seen();
@@ -34,7 +34,7 @@ async fn exchange_all<P: TestProtocol>(upstream: &Upstream, bodies: &[&str]) -> 
 /// Checks that the request after this first response receives its own response, on
 /// another connection.
 async fn assert_not_reused(first: Vec<Step>) {
-    let second = json_answer("200 OK", "{\"n\":2}");
+    let second = json_response("200 OK", "{\"n\":2}");
     let upstream = Upstream::start([first, second]).await;
     let seen = exchange_all::<Http1>(&upstream, &["{\"n\":1}", "{\"n\":2}", "{\"n\":2}"]).await;
     assert_eq!(seen, (2, 3));
@@ -43,8 +43,8 @@ async fn assert_not_reused(first: Vec<Step>) {
 #[tokio::test]
 async fn a_connection_is_reused_after_a_complete_response() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
-    let none = answer("", "");
-    let upstream = Upstream::start([raw(chunked), raw(none), json_answer("200 OK", "{}")]).await;
+    let none = response("", "");
+    let upstream = Upstream::start([raw(chunked), raw(none), json_response("200 OK", "{}")]).await;
     let seen = exchange_all::<Http1>(&upstream, &["{}", "", "{}", "{}"]).await;
     assert_eq!(seen, (1, 4));
 }
@@ -52,8 +52,8 @@ async fn a_connection_is_reused_after_a_complete_response() {
 #[tokio::test]
 async fn a_connection_is_not_reused_after_connection_close() {
     // The connection stays open; only the header field counts.
-    assert_not_reused(raw(answer("connection: close\r\n", "{\"n\":1}"))).await;
-    assert_not_reused(raw(answer("Connection: x, CLOSE\r\n", "{\"n\":1}"))).await;
+    assert_not_reused(raw(response("connection: close\r\n", "{\"n\":1}"))).await;
+    assert_not_reused(raw(response("Connection: x, CLOSE\r\n", "{\"n\":1}"))).await;
 }
 
 #[tokio::test]
@@ -63,8 +63,8 @@ async fn an_http_1_0_connection_without_keep_alive_is_not_reused() {
 
 #[tokio::test]
 async fn bytes_after_a_response_are_discarded() {
-    for extra in [answer("", "{\"n\":666}"), b"\r\n".to_vec(), b"x".to_vec()] {
-        let mut bytes = answer("", "{\"n\":1}");
+    for extra in [response("", "{\"n\":666}"), b"\r\n".to_vec(), b"x".to_vec()] {
+        let mut bytes = response("", "{\"n\":1}");
         bytes.extend(extra);
         assert_not_reused(raw(bytes)).await;
     }
@@ -75,7 +75,7 @@ async fn bytes_after_the_last_chunk_are_discarded() {
     let mut bytes = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
 7\r\n{\"n\":1}\r\n0\r\n\r\n"
         .to_vec();
-    bytes.extend(answer("", "{\"n\":666}"));
+    bytes.extend(response("", "{\"n\":666}"));
     assert_not_reused(raw(bytes)).await;
 }
 
@@ -83,25 +83,25 @@ async fn bytes_after_the_last_chunk_are_discarded() {
 async fn bytes_received_on_an_idle_connection_are_discarded() {
     let late = Barrier::new();
     let first = vec![
-        Step::Send(answer("", "{\"n\":1}")),
+        Step::Send(response("", "{\"n\":1}")),
         Step::Wait(late.clone()),
         Step::Flood {
             most: 1,
-            part: answer("", "{\"n\":666}"),
+            part: response("", "{\"n\":666}"),
         },
-        Step::UntilHangUp,
+        Step::UntilDisconnect,
     ];
-    let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
+    let upstream = Upstream::start([first, json_response("200 OK", "{\"n\":2}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
-    assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":1}");
+    assert_eq!(client.send(&chat(BODY)).await.text(), "{\"n\":1}");
     late.cancel();
     upstream
         .wait_for("the late bytes", |seen| seen.flooded > 0)
         .await;
-    assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":2}");
+    assert_eq!(client.send(&chat(BODY)).await.text(), "{\"n\":2}");
     upstream
-        .wait_for("the connection to be dropped", |seen| seen.hang_ups == 1)
+        .wait_for("the connection to be dropped", |seen| seen.disconnects == 1)
         .await;
     assert_eq!(upstream.seen().connections, 2);
 }
@@ -109,20 +109,20 @@ async fn bytes_received_on_an_idle_connection_are_discarded() {
 #[tokio::test]
 async fn a_connection_is_not_reused_after_204_with_a_length() {
     let first = raw("HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n");
-    let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
+    let upstream = Upstream::start([first, json_response("200 OK", "{\"n\":2}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
-    assert_eq!(client.ask(&chat(BODY)).await.status, 204);
-    assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":2}");
+    assert_eq!(client.send(&chat(BODY)).await.status, 204);
+    assert_eq!(client.send(&chat(BODY)).await.text(), "{\"n\":2}");
     assert_eq!(upstream.seen().connections, 2);
 }
 
 #[tokio::test]
 async fn an_early_response_does_not_mix_with_the_next() {
     let barrier = Barrier::new();
-    let mut first = json_answer("413 X", "{\"n\":1}");
+    let mut first = json_response("413 X", "{\"n\":1}");
     first.push(Step::Wait(barrier.clone()));
-    let upstream = Upstream::start_hasty([first, json_answer("200 OK", "{\"n\":2}")]).await;
+    let upstream = Upstream::start_hasty([first, json_response("200 OK", "{\"n\":2}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
     // More than the socket buffers, so that it cannot be sent completely.
@@ -130,11 +130,11 @@ async fn an_early_response_does_not_mix_with_the_next() {
         "{{\"model\":\"small\",\"pad\":\"{}\"}}",
         "x".repeat(24 << 20)
     );
-    let reply = client.ask(&chat(&large)).await;
+    let reply = client.send(&chat(&large)).await;
     assert_eq!((reply.status, reply.text().as_str()), (413, "{\"n\":1}"));
     assert!(reply.complete);
     barrier.cancel();
-    assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":2}");
+    assert_eq!(client.send(&chat(BODY)).await.text(), "{\"n\":2}");
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (2, Some(413)));
 }
@@ -142,12 +142,12 @@ async fn an_early_response_does_not_mix_with_the_next() {
 /// An upstream that closes or resets its idle connection when a second request
 /// arrives, before it has sent a byte of the response.
 async fn fails_when_reused(end: Step, later: Vec<Step>) -> (Upstream, u16) {
-    let first = json_answer("200 OK", "{}");
+    let first = json_response("200 OK", "{}");
     let upstream = Upstream::start([first, vec![end], later]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
-    assert_eq!(client.ask(&chat(BODY)).await.status, 200);
-    let status = client.ask(&chat(BODY)).await.status;
+    assert_eq!(client.send(&chat(BODY)).await.status, 200);
+    let status = client.send(&chat(BODY)).await.status;
     assert_eq!(gateway.finish().await.len(), 2);
     (upstream, status)
 }
@@ -155,7 +155,8 @@ async fn fails_when_reused(end: Step, later: Vec<Step>) -> (Upstream, u16) {
 #[tokio::test]
 async fn a_request_on_a_closed_idle_connection_is_retried_once() {
     for end in [Step::Close, Step::Reset] {
-        let (upstream, status) = fails_when_reused(end.clone(), json_answer("200 OK", "{}")).await;
+        let (upstream, status) =
+            fails_when_reused(end.clone(), json_response("200 OK", "{}")).await;
         assert_eq!(status, 200, "{end:?}");
         let seen = upstream.seen();
         assert_eq!((seen.connections, seen.requests.len()), (2, 3), "{end:?}");
@@ -174,7 +175,7 @@ async fn a_request_is_not_retried_more_than_once() {
 
 #[tokio::test]
 async fn a_request_is_not_retried_after_its_response_began() {
-    let first = json_answer("200 OK", "{}");
+    let first = json_response("200 OK", "{}");
     for begun in [
         &b"H"[..],
         b"HTTP/1.1 103 Early Hints\r\n\r\n",
@@ -184,8 +185,8 @@ async fn a_request_is_not_retried_after_its_response_began() {
         let upstream = Upstream::start([first.clone(), broken, first.clone()]).await;
         let gateway = TestGateway::start(&[&upstream]).await;
         let mut client = gateway.client().await;
-        assert_eq!(client.ask(&chat(BODY)).await.status, 200);
-        assert_eq!(client.ask(&chat(BODY)).await.status, 502);
+        assert_eq!(client.send(&chat(BODY)).await.status, 200);
+        assert_eq!(client.send(&chat(BODY)).await.status, 502);
         let seen = upstream.seen();
         assert_eq!((seen.connections, seen.requests.len()), (1, 2));
     }
@@ -194,16 +195,16 @@ async fn a_request_is_not_retried_after_its_response_began() {
 #[tokio::test]
 async fn bytes_after_a_discarded_response_are_discarded() {
     let mut first = b"HTTP/1.1 503 X\r\ncontent-length: 0\r\n\r\n".to_vec();
-    first.extend(answer("", "{\"n\":666}"));
+    first.extend(response("", "{\"n\":666}"));
     let busy = raw("HTTP/1.1 503 X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-    let third = json_answer("200 OK", "{\"n\":3}");
+    let third = json_response("200 OK", "{\"n\":3}");
     let upstream = Upstream::start([raw(first), busy.clone(), third]).await;
     let other = Upstream::start([busy]).await;
     let gateway = TestGateway::start(&[&upstream, &other]).await;
     let mut client = gateway.client().await;
     // Both backends are tried, and the second response replaces the first.
     loop {
-        let reply = client.ask(&chat(BODY)).await;
+        let reply = client.send(&chat(BODY)).await;
         if reply.status == 200 {
             assert_eq!(reply.text(), "{\"n\":3}");
             break;
@@ -232,17 +233,17 @@ fn shortened_stream(events: &[&str], at_once: bool) -> Vec<Step> {
 /// Sends a request that receives this first response, then others, which must
 /// receive their own.
 async fn assert_isolated(request: &str, first: Vec<Step>) {
-    let whole = json_answer("200 OK", "{\"n\":2}");
+    let whole = json_response("200 OK", "{\"n\":2}");
     let upstream = Upstream::start([first, whole]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Http1::connect(gateway.address).await;
-    client.ask(request).await;
-    client.answer(|_| ()).await;
+    client.send_chat(request).await;
+    client.receive_response(|_| ()).await;
     for _ in 0..3 {
-        client.ask(BODY).await;
-        let answer = client.answer(|_| ()).await;
-        assert_eq!(answer.head.unwrap().status, 200);
-        assert_eq!(answer.body, b"{\"n\":2}");
+        client.send_chat(BODY).await;
+        let response = client.receive_response(|_| ()).await;
+        assert_eq!(response.head.unwrap().status, 200);
+        assert_eq!(response.body, b"{\"n\":2}");
     }
     let seen = upstream.seen();
     assert_eq!((seen.connections, seen.requests.len()), (2, 4));
@@ -264,13 +265,13 @@ async fn a_connection_is_not_reused_after_a_stream_without_its_end() {
     let cut = shortened_stream(&[event], true);
     let chunked = raw(crate::support::events(&[event], true));
     for first in [cut, chunked] {
-        let upstream = Upstream::start([first, json_answer("200 OK", "{}")]).await;
+        let upstream = Upstream::start([first, json_response("200 OK", "{}")]).await;
         let gateway = TestGateway::start(&[&upstream]).await;
         let mut client = Http1::connect(gateway.address).await;
         for request in ["{\"model\":\"small\",\"stream\":true}", BODY] {
-            client.ask(request).await;
-            let answer = client.answer(|_| ()).await;
-            assert_eq!(answer.head.unwrap().status, 200);
+            client.send_chat(request).await;
+            let response = client.receive_response(|_| ()).await;
+            assert_eq!(response.head.unwrap().status, 200);
         }
         assert_eq!(upstream.seen().connections, 2);
     }
@@ -278,12 +279,12 @@ async fn a_connection_is_not_reused_after_a_stream_without_its_end() {
 
 #[tokio::test]
 async fn a_connection_is_not_reused_after_json_without_its_end() {
-    let cut = json_answer("200 OK", "{\"n\":1");
+    let cut = json_response("200 OK", "{\"n\":1");
     let rest = b"}, \"more\": {}}".to_vec();
     let mut late = cut.clone();
     late.push(Step::Trickle(rest));
     for first in [cut, late] {
-        let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
+        let upstream = Upstream::start([first, json_response("200 OK", "{\"n\":2}")]).await;
         let bodies = ["{\"n\":1", "{\"n\":2}", "{\"n\":2}"];
         let seen = exchange_all::<Http1>(&upstream, &bodies).await;
         assert_eq!(seen, (2, 3));
@@ -293,19 +294,19 @@ async fn a_connection_is_not_reused_after_json_without_its_end() {
 #[tokio::test]
 async fn a_connection_is_not_reused_after_304_with_a_length() {
     let first = raw("HTTP/1.1 304 X\r\ncontent-length: 5\r\n\r\n");
-    let upstream = Upstream::start([first, json_answer("200 OK", "{\"n\":2}")]).await;
+    let upstream = Upstream::start([first, json_response("200 OK", "{\"n\":2}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
     // No client gets it, since the gateway sends no conditional requests.
-    let rejected = client.ask(&chat(BODY)).await;
+    let rejected = client.send(&chat(BODY)).await;
     assert_eq!(rejected.error().2, "upstream_misconfigured");
-    assert_eq!(client.ask(&chat(BODY)).await.text(), "{\"n\":2}");
+    assert_eq!(client.send(&chat(BODY)).await.text(), "{\"n\":2}");
     assert_eq!(upstream.seen().connections, 2);
 }
 
 #[tokio::test]
 async fn bytes_of_no_response_on_a_reused_connection_are_not_the_response() {
-    let first = json_answer("200 OK", "{}");
+    let first = json_response("200 OK", "{}");
     for garbage in [
         "data: {\"choices\":[]}\n\n",
         "\r\n",
@@ -315,7 +316,7 @@ async fn bytes_of_no_response_on_a_reused_connection_are_not_the_response() {
         let scripts = [
             first.clone(),
             raw(garbage),
-            json_answer("200 OK", "{\"n\":2}"),
+            json_response("200 OK", "{\"n\":2}"),
         ];
         let upstream = Upstream::start(scripts).await;
         let seen = exchange_all::<Http1>(&upstream, &["{}", "{\"n\":2}", "{\"n\":2}"]).await;

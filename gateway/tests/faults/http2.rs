@@ -20,7 +20,7 @@ pub(crate) struct Http2 {
     socket: socket2::Socket,
     driver: JoinSet<Result<(), h2::Error>>,
     pings: h2::PingPong,
-    answer: Option<ResponseFuture>,
+    response: Option<ResponseFuture>,
     stream: Option<SendStream<Bytes>>,
     body: Option<RecvStream>,
 }
@@ -50,7 +50,7 @@ impl Http2 {
             socket,
             driver,
             pings,
-            answer: None,
+            response: None,
             stream: None,
             body: None,
         }
@@ -59,8 +59,8 @@ impl Http2 {
     /// Starts a request; its body may follow.
     pub(crate) async fn begin(&mut self, head: Request<()>, ends: bool) {
         let ready = soon("capacity for a stream", self.requests.clone().ready()).await;
-        let (answer, stream) = ready.unwrap().send_request(head, ends).unwrap();
-        (self.answer, self.stream) = (Some(answer), Some(stream));
+        let (response, stream) = ready.unwrap().send_request(head, ends).unwrap();
+        (self.response, self.stream) = (Some(response), Some(stream));
     }
 
     /// Sends a part of the body as far as flow control permits; returns false if the
@@ -114,14 +114,14 @@ impl TestProtocol for Http2 {
         Self::connect_with(address, &Builder::new()).await
     }
 
-    async fn ask(&mut self, body: &str) {
+    async fn send_chat(&mut self, body: &str) {
         self.begin(chat_head(), false).await;
         let body = Bytes::copy_from_slice(body.as_bytes());
         assert!(soon("the body to be read", self.send(body, true)).await);
     }
 
     async fn head(&mut self) -> Option<ResponseHead> {
-        let (head, body) = self.answer.take()?.await.ok()?.into_parts();
+        let (head, body) = self.response.take()?.await.ok()?.into_parts();
         self.body = Some(body);
         Some(ResponseHead::new(
             head.status.as_u16(),
@@ -148,8 +148,8 @@ impl TestProtocol for Http2 {
     async fn is_in_order(&mut self) -> bool {
         let head = Request::get("http://gateway/livez").body(()).unwrap();
         self.begin(head, true).await;
-        let answer = self.answer(|_| ()).await;
-        answer.head.is_some_and(|head| head.status == 200) && answer.complete
+        let response = self.receive_response(|_| ()).await;
+        response.head.is_some_and(|head| head.status == 200) && response.complete
     }
 
     async fn leave(mut self, how: Disconnect) -> Option<Self> {

@@ -10,7 +10,7 @@ use crate::case::{DONE, JSON, ONE, STREAMED, WHOLE};
 use crate::client::{ResponsePart, TestProtocol};
 use crate::http2::{Http2, chat_head};
 use crate::support::{
-    Barrier, KEY, Options, Step, TestGateway, Upstream, events, json_answer, soon,
+    Barrier, KEY, Options, Step, TestGateway, Upstream, events, json_response, soon,
 };
 
 /// Sends one event, and the end once the barrier is open.
@@ -34,21 +34,21 @@ async fn on_same_connection(client: &Http2, address: std::net::SocketAddr) -> Ht
 #[tokio::test]
 async fn concurrent_requests_do_not_wait_for_a_slow_one() {
     let barrier = Barrier::new();
-    let upstream = Upstream::start([gated(&barrier), json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([gated(&barrier), json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut slow = Http2::connect(gateway.address).await;
-    slow.ask(STREAMED).await;
+    slow.send_chat(STREAMED).await;
     assert_eq!(slow.head().await.unwrap().status, 200);
     assert_eq!(slow.until(ONE.len()).await, ONE.as_bytes());
     let mut quick = Vec::new();
     for _ in 0..100 {
         let mut one = on_same_connection(&slow, gateway.address).await;
-        one.ask(WHOLE).await;
+        one.send_chat(WHOLE).await;
         quick.push(one);
     }
     for mut one in quick {
-        let answer = one.answer(|_| ()).await;
-        assert!(answer.complete && answer.body == JSON.as_bytes());
+        let response = one.receive_response(|_| ()).await;
+        assert!(response.complete && response.body == JSON.as_bytes());
     }
     barrier.cancel();
     let rest = slow.until(DONE.len()).await;
@@ -61,24 +61,24 @@ async fn concurrent_requests_do_not_wait_for_a_slow_one() {
 #[tokio::test]
 async fn a_cancelled_request_does_not_affect_the_others() {
     let barrier = Barrier::new();
-    let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilHangUp];
+    let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilDisconnect];
     let upstream = Upstream::start([stuck, gated(&barrier)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut first = Http2::connect(gateway.address).await;
-    first.ask(STREAMED).await;
+    first.send_chat(STREAMED).await;
     first.head().await.unwrap();
     let mut second = on_same_connection(&first, gateway.address).await;
-    second.ask(STREAMED).await;
+    second.send_chat(STREAMED).await;
     second.head().await.unwrap();
     first.cancel();
     upstream
         .wait_for("the upstream connection to be closed", |seen| {
-            seen.hang_ups == 1
+            seen.disconnects == 1
         })
         .await;
     barrier.cancel();
-    let answer = second.until(ONE.len() + DONE.len()).await;
-    assert_eq!(answer, [ONE, DONE].concat().as_bytes());
+    let response = second.until(ONE.len() + DONE.len()).await;
+    assert_eq!(response, [ONE, DONE].concat().as_bytes());
     assert_eq!(second.part().await, ResponsePart::End);
     let events = gateway.finish().await;
     let mut statuses: Vec<_> = events.iter().filter_map(|event| event.status).collect();
@@ -88,7 +88,7 @@ async fn a_cancelled_request_does_not_affect_the_others() {
 
 #[tokio::test]
 async fn a_request_cancelled_before_it_is_complete_is_not_counted() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Http2::connect(gateway.address).await;
     for part in ["", "{\"model\":"] {
@@ -107,7 +107,7 @@ async fn requests_in_flight_finish_at_shutdown() {
     let upstream = Upstream::start([gated(&barrier)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Http2::connect(gateway.address).await;
-    client.ask(STREAMED).await;
+    client.send_chat(STREAMED).await;
     client.head().await.unwrap();
     client.until(ONE.len()).await;
     let mut idle = Http2::connect(gateway.address).await;
@@ -123,7 +123,7 @@ async fn requests_in_flight_finish_at_shutdown() {
 
 #[tokio::test]
 async fn an_unfinished_request_is_aborted_and_accounted_for_at_shutdown() {
-    let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilHangUp];
+    let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilDisconnect];
     for _ in 0..5 {
         let upstream = Upstream::start([stuck.clone()]).await;
         let flags = Options::flags(&["--shutdown-grace=1"]);
@@ -132,11 +132,11 @@ async fn an_unfinished_request_is_aborted_and_accounted_for_at_shutdown() {
         let mut all = Vec::new();
         for _ in 0..20 {
             let mut one = on_same_connection(&client, gateway.address).await;
-            one.ask(STREAMED).await;
+            one.send_chat(STREAMED).await;
             one.head().await.unwrap();
             all.push(one);
         }
-        client.ask(STREAMED).await;
+        client.send_chat(STREAMED).await;
         client.head().await.unwrap();
         let events = gateway.finish().await;
         assert_eq!(events.len(), 21);
@@ -146,7 +146,7 @@ async fn an_unfinished_request_is_aborted_and_accounted_for_at_shutdown() {
 
 #[tokio::test]
 async fn an_oversized_head_is_431() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut many = Request::get("http://gateway/livez");
     for n in 0..200 {
@@ -156,15 +156,15 @@ async fn an_oversized_head_is_431() {
     for head in [many, long] {
         let mut client = Http2::connect(gateway.address).await;
         client.begin(head.body(()).unwrap(), true).await;
-        let answer = client.answer(|_| ()).await;
-        assert_eq!(answer.head.unwrap().status, 431);
+        let response = client.receive_response(|_| ()).await;
+        assert_eq!(response.head.unwrap().status, 431);
         assert!(client.is_in_order().await);
     }
 }
 
 #[tokio::test]
 async fn an_oversized_body_is_rejected_while_it_is_received() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     let part = Bytes::from(vec![b'x'; 64 << 10]);
     for announced in [None, Some(64 << 20)] {
@@ -185,9 +185,9 @@ async fn an_oversized_body_is_rejected_while_it_is_received() {
                 break;
             }
         }
-        let answer = client.answer(|_| ()).await;
-        assert_eq!(answer.head.unwrap().status, 413);
-        let text = String::from_utf8(answer.body).unwrap();
+        let response = client.receive_response(|_| ()).await;
+        assert_eq!(response.head.unwrap().status, 413);
+        let text = String::from_utf8(response.body).unwrap();
         assert!(text.contains("payload_too_large"), "{text}");
         assert!(client.is_in_order().await);
     }
@@ -197,7 +197,7 @@ async fn an_oversized_body_is_rejected_while_it_is_received() {
 
 #[tokio::test]
 async fn a_body_that_differs_from_its_content_length_is_invalid() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for length in [WHOLE.len() - 1, WHOLE.len() + 1] {
         let mut client = Http2::connect(gateway.address).await;
@@ -205,8 +205,8 @@ async fn a_body_that_differs_from_its_content_length_is_invalid() {
         head.headers_mut().insert("content-length", length.into());
         client.begin(head, false).await;
         client.send(WHOLE.into(), true).await;
-        let answer = client.answer(|_| ()).await;
-        assert!(answer.head.is_none_or(|head| head.status == 400));
+        let response = client.receive_response(|_| ()).await;
+        assert!(response.head.is_none_or(|head| head.status == 400));
     }
     assert!(gateway.finish().await.is_empty());
     assert!(upstream.seen().requests.is_empty());
@@ -214,7 +214,7 @@ async fn a_body_that_differs_from_its_content_length_is_invalid() {
 
 #[tokio::test]
 async fn framing_and_hop_by_hop_fields_are_not_forwarded() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Http2::connect(gateway.address).await;
     let head = Request::post("http://gateway/v1/chat/completions")
@@ -226,8 +226,8 @@ async fn framing_and_hop_by_hop_fields_are_not_forwarded() {
         .unwrap();
     client.begin(head, false).await;
     assert!(client.send(WHOLE.into(), true).await);
-    let answer = client.answer(|_| ()).await;
-    assert!(answer.complete && answer.body == JSON.as_bytes());
+    let response = client.receive_response(|_| ()).await;
+    assert!(response.complete && response.body == JSON.as_bytes());
     let request = upstream.request();
     assert_eq!(request.headers("host"), [upstream.address.to_string()]);
     for name in ["te", "expect", "transfer-encoding"] {
@@ -237,11 +237,11 @@ async fn framing_and_hop_by_hop_fields_are_not_forwarded() {
 
 #[tokio::test]
 async fn pings_are_answered_while_requests_wait() {
-    let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilHangUp];
+    let stuck = vec![Step::Send(events(&[ONE], false)), Step::UntilDisconnect];
     let upstream = Upstream::start([stuck]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Http2::connect(gateway.address).await;
-    client.ask(STREAMED).await;
+    client.send_chat(STREAMED).await;
     client.head().await.unwrap();
     for _ in 0..3 {
         client.ping().await;
@@ -251,7 +251,7 @@ async fn pings_are_answered_while_requests_wait() {
 
 #[tokio::test]
 async fn a_client_that_only_cancels_requests_is_disconnected() {
-    let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
+    let upstream = Upstream::start([vec![Step::UntilDisconnect]]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = Http2::connect_with(gateway.address, &Builder::new()).await;
     let flood = async {

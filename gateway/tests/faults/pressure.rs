@@ -76,7 +76,7 @@ async fn until_stopped(upstream: &Upstream) {
 
 async fn asks<P: TestProtocol>(gateway: &TestGateway, request: &str) -> (P, ResponseHead) {
     let mut client = P::connect(gateway.address).await;
-    client.ask(request).await;
+    client.send_chat(request).await;
     let head = soon("the head", client.head()).await.unwrap();
     assert_eq!(head.status, 200);
     (client, head)
@@ -129,7 +129,7 @@ async fn a_client_that_stopped_reading_can_disconnect<P: TestProtocol>() {
         let left = client.leave(how).await;
         upstream
             .wait_for("the flooded connection to be closed", |seen| {
-                seen.hang_ups == 1
+                seen.disconnects == 1
             })
             .await;
         drop(left);
@@ -145,7 +145,7 @@ async fn an_endless_response_ends_with_its_client<P: TestProtocol>() {
     drop(client);
     upstream
         .wait_for("the flooded connection to be closed", |seen| {
-            seen.hang_ups == 1
+            seen.disconnects == 1
         })
         .await;
     assert!(upstream.seen().flooded < (4 << 20) + HELD);
@@ -155,7 +155,7 @@ async fn an_endless_response_ends_with_its_client<P: TestProtocol>() {
 async fn a_slow_client_does_not_delay_another<P: TestProtocol>() {
     let upstream = Upstream::start([
         stream(usize::MAX / 4),
-        crate::support::json_answer("200 OK", "{}"),
+        crate::support::json_response("200 OK", "{}"),
     ])
     .await;
     let gateway = TestGateway::start(&[&upstream]).await;

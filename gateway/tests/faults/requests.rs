@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use crate::case::{DONE, JSON, ONE, STREAMED, USAGE, WHOLE};
 use crate::support::{
-    Barrier, Client, KEY, Options, Step, TestGateway, Upstream, chat, events, get, json_answer,
+    Barrier, Client, KEY, Options, Step, TestGateway, Upstream, chat, events, get, json_response,
     post, raw, soon,
 };
 
@@ -20,7 +20,7 @@ fn authorised(fields: &str) -> String {
 /// Writes bytes and reads until the gateway closes the connection.
 pub(crate) async fn until_closed(address: SocketAddr, bytes: &[u8]) -> String {
     let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let write = async {
         // The gateway may have closed the connection already.
         let _refused = writer.write_all(bytes).await;
@@ -28,7 +28,7 @@ pub(crate) async fn until_closed(address: SocketAddr, bytes: &[u8]) -> String {
     };
     let read = async {
         // A reset after the response also closes the connection.
-        while matches!(reader.read_buf(&mut answer).await, Ok(read) if read > 0) {}
+        while matches!(reader.read_buf(&mut response).await, Ok(read) if read > 0) {}
     };
     soon("the end of the connection", async {
         tokio::select! {
@@ -37,17 +37,17 @@ pub(crate) async fn until_closed(address: SocketAddr, bytes: &[u8]) -> String {
         }
     })
     .await;
-    String::from_utf8(answer).unwrap()
+    String::from_utf8(response).unwrap()
 }
 
-fn status(answer: &str) -> Option<u16> {
-    answer.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
+fn status(response: &str) -> Option<u16> {
+    response.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()
 }
 
 #[tokio::test]
 async fn pipelined_requests_are_answered_in_order() {
-    let answers = (0..6).map(|n| json_answer("200 OK", &format!("{{\"n\":{n}}}")));
-    let upstream = Upstream::start(answers).await;
+    let responses = (0..6).map(|n| json_response("200 OK", &format!("{{\"n\":{n}}}")));
+    let upstream = Upstream::start(responses).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
     let mut bytes = Vec::new();
@@ -88,7 +88,7 @@ async fn requests_may_arrive_one_byte_at_a_time() {
 
 #[tokio::test]
 async fn a_client_that_expects_100_receives_it_before_the_response() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
     let head = authorised(&format!(
@@ -109,7 +109,7 @@ async fn a_client_that_expects_100_receives_it_before_the_response() {
 
 #[tokio::test]
 async fn a_rejected_request_does_not_receive_100() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     let expect = "expect: 100-continue\r\n";
     let unknown = format!("{PATH}{expect}content-length: 17\r\n\r\n");
@@ -124,7 +124,7 @@ async fn a_rejected_request_does_not_receive_100() {
 
 #[tokio::test]
 async fn a_chunked_request_is_reassembled() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
     let mut bytes = authorised("transfer-encoding: Chunked\r\n").into_bytes();
@@ -141,19 +141,19 @@ async fn a_chunked_request_is_reassembled() {
     assert_eq!(request.headers("authorization"), ["Bearer credential-1"]);
     assert_eq!(request.header("x-trailer"), None);
     // The bytes that follow on the connection are the next request.
-    assert_eq!(client.ask(&get("/livez", "")).await.status, 200);
+    assert_eq!(client.send(&get("/livez", "")).await.status, 200);
 }
 
 #[tokio::test]
 async fn an_http_1_0_response_has_a_length_or_ends_with_the_connection() {
     let stream = events(&[ONE, USAGE, DONE], true);
-    let upstream = Upstream::start([json_answer("200 OK", JSON), raw(&stream)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON), raw(&stream)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for (request, body) in [(WHOLE, JSON.to_owned()), (STREAMED, [ONE, DONE].concat())] {
         let bytes = String::from_utf8(chat(request)).unwrap();
         let bytes = bytes.replace("HTTP/1.1", "HTTP/1.0");
-        let answer = until_closed(gateway.address, bytes.as_bytes()).await;
-        let (head, found) = answer.split_once("\r\n\r\n").unwrap();
+        let response = until_closed(gateway.address, bytes.as_bytes()).await;
+        let (head, found) = response.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1."), "{head}");
         assert!(!head.to_ascii_lowercase().contains("chunked"), "{head}");
         assert_eq!(found, body);
@@ -163,13 +163,13 @@ async fn an_http_1_0_response_has_a_length_or_ends_with_the_connection() {
 
 #[tokio::test]
 async fn an_http_1_0_client_may_keep_its_connection_alive() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
     let request = String::from_utf8(chat(WHOLE)).unwrap();
     let request = request.replace("HTTP/1.1\r\n", "HTTP/1.0\r\nconnection: Keep-Alive\r\n");
     for _ in 0..3 {
-        let reply = client.ask(request.as_bytes()).await;
+        let reply = client.send(request.as_bytes()).await;
         assert_eq!(reply.text(), JSON);
         let kept = reply.header("connection").unwrap();
         assert!(kept.eq_ignore_ascii_case("keep-alive"));
@@ -178,17 +178,17 @@ async fn an_http_1_0_client_may_keep_its_connection_alive() {
 
 #[tokio::test]
 async fn connection_close_closes_the_connection() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let bytes = String::from_utf8(chat(WHOLE)).unwrap();
     let bytes = bytes.replace("host:", "Connection: x, Close\r\nhost:");
-    let answer = until_closed(
+    let response = until_closed(
         gateway.address,
         [bytes.as_str(), &bytes].concat().as_bytes(),
     )
     .await;
-    assert_eq!(answer.matches("HTTP/1.1 200").count(), 1);
-    assert!(answer.to_ascii_lowercase().contains("connection: close"));
+    assert_eq!(response.matches("HTTP/1.1 200").count(), 1);
+    assert!(response.to_ascii_lowercase().contains("connection: close"));
     assert_eq!(upstream.seen().requests.len(), 1);
 }
 
@@ -204,7 +204,7 @@ async fn head_is_get_without_the_body() {
         assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
         assert!(!head.contains("chunked"), "{head}");
         // No body bytes are between this response and the next.
-        assert_eq!(client.ask(&request).await.status, 200);
+        assert_eq!(client.send(&request).await.status, 200);
     }
 }
 
@@ -217,14 +217,18 @@ async fn head_of_anything_has_no_body() {
         let request = get(path, &format!("authorization: Bearer {KEY}\r\n"));
         client.write(&[b"HEAD", &request[3..]].concat()).await;
         assert!(client.head().await.starts_with("HTTP/1.1 "));
-        assert_eq!(client.ask(&get("/livez", "")).await.status, 200, "{path}");
+        assert_eq!(
+            client.send(&get("/livez", "")).await.status,
+            200,
+            "{path}"
+        );
     }
     assert!(upstream.seen().requests.is_empty());
 }
 
 /// A gateway that accepts bodies of at most 1 MiB.
 async fn small_body_limit() -> (Upstream, TestGateway) {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     (upstream, gateway)
 }
@@ -241,9 +245,9 @@ async fn an_oversized_body_is_rejected_while_it_is_received() {
         [length.as_str(), &"x".repeat(8 << 20)].concat(),
         [chunked.as_str(), &chunk.repeat(128)].concat(),
     ] {
-        let answer = until_closed(gateway.address, bytes.as_bytes()).await;
-        assert_eq!(status(&answer), Some(413));
-        assert!(answer.contains("payload_too_large"));
+        let response = until_closed(gateway.address, bytes.as_bytes()).await;
+        assert_eq!(status(&response), Some(413));
+        assert!(response.contains("payload_too_large"));
     }
     assert!(upstream.seen().requests.is_empty());
     assert!(gateway.finish().await.is_empty());
@@ -274,7 +278,7 @@ async fn a_body_of_exactly_the_limit_is_accepted() {
 
 #[tokio::test]
 async fn an_oversized_head_is_431_or_414() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let field = format!("x-long: {}\r\n", "x".repeat(1 << 20));
     let fields = "x-a: b\r\n".repeat(200);
@@ -284,26 +288,26 @@ async fn an_oversized_head_is_431_or_414() {
         (authorised(&fields), 431),
         (format!("GET /{target} HTTP/1.1\r\nhost: g\r\n\r\n"), 414),
     ] {
-        let answer = until_closed(gateway.address, bytes.as_bytes()).await;
-        assert_eq!(status(&answer), Some(expected));
+        let response = until_closed(gateway.address, bytes.as_bytes()).await;
+        assert_eq!(status(&response), Some(expected));
     }
     assert!(upstream.seen().requests.is_empty());
 }
 
 #[tokio::test]
 async fn an_endless_head_closes_the_connection() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for part in ["x", "x-a: b\r\n"] {
         let bytes = format!("{PATH}x-long: {}", part.repeat((16 << 20) / part.len()));
-        let answer = until_closed(gateway.address, bytes.as_bytes()).await;
-        assert_eq!(status(&answer), Some(431));
+        let response = until_closed(gateway.address, bytes.as_bytes()).await;
+        assert_eq!(status(&response), Some(431));
     }
 }
 
 #[tokio::test]
 async fn blank_lines_between_requests_are_ignored() {
-    let upstream = Upstream::start([json_answer("200 OK", JSON)]).await;
+    let upstream = Upstream::start([json_response("200 OK", JSON)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client: Client = gateway.client().await;
     client
@@ -330,12 +334,12 @@ async fn an_aborted_response_does_not_look_complete_to_an_http_1_0_client() {
     let request = String::from_utf8(chat(WHOLE)).unwrap();
     let request = request.replace("HTTP/1.1", "HTTP/1.0");
     client.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
-    while !answer.ends_with(b"{\"a\":") {
-        let read = soon("the beginning", client.read_buf(&mut answer)).await;
+    let mut response = Vec::new();
+    while !response.ends_with(b"{\"a\":") {
+        let read = soon("the beginning", client.read_buf(&mut response)).await;
         assert!(read.unwrap() > 0);
     }
     barrier.cancel();
-    let end = soon("the end", client.read_buf(&mut answer)).await;
+    let end = soon("the end", client.read_buf(&mut response)).await;
     assert_eq!(end.unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
 }

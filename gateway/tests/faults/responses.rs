@@ -1,7 +1,7 @@
 //! Faults in unstreamed responses.
 
 use crate::case::{Case, JSON, cases};
-use crate::support::{Barrier, Step, json_answer};
+use crate::support::{Barrier, Step, json_response};
 
 fn head(fields: &str) -> String {
     format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{fields}\r\n")
@@ -12,7 +12,7 @@ fn sized(length: usize) -> String {
 }
 
 fn good() -> Vec<Step> {
-    json_answer("200 OK", JSON)
+    json_response("200 OK", JSON)
 }
 
 fn send(parts: &[&str]) -> Step {
@@ -29,7 +29,7 @@ const CUT: &str = "{\"choices\":[";
 /// A rejected response: nothing of it reaches the client, and its connection is
 /// not reused.
 fn refused(parts: &[&str]) -> Case {
-    Case::whole([send(parts), Step::UntilHangUp])
+    Case::whole([send(parts), Step::UntilDisconnect])
         .refused(502, "upstream_unavailable")
         .hangs_up()
 }
@@ -62,14 +62,14 @@ cases! {
         ];
         Case::whole(steps).shows(&[JSON]).used()
     };
-    a_response_without_usage_is_unknown: Case::whole(json_answer("200 OK", "{}")).shows(&["{}"]);
+    a_response_without_usage_is_unknown: Case::whole(json_response("200 OK", "{}")).shows(&["{}"]);
     an_empty_body_is_valid:
         Case::whole([send(&[&sized(0)])]).shows(&[""]);
     no_content_is_valid:
-        Case::whole([send(&["HTTP/1.1 204 No Content\r\n\r\n"])]).answers(204, b"");
+        Case::whole([send(&["HTTP/1.1 204 No Content\r\n\r\n"])]).responds(204, b"");
     an_error_is_forwarded_unchanged:
-        Case::whole(json_answer("422 X", "{\"error\":{\"message\":\"no\"}}"))
-            .answers(422, b"{\"error\":{\"message\":\"no\"}}");
+        Case::whole(json_response("422 X", "{\"error\":{\"message\":\"no\"}}"))
+            .responds(422, b"{\"error\":{\"message\":\"no\"}}");
     an_html_page_is_forwarded: {
         let text = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>";
         Case::whole([send(&[text])]).shows(&["<html>"])
@@ -100,9 +100,9 @@ cases! {
             .shows(&[JSON])
             .used();
     a_response_may_precede_the_request_body:
-        Case::whole(json_answer("413 X", "{\"error\":1}"))
+        Case::whole(json_response("413 X", "{\"error\":1}"))
             .hasty()
-            .answers(413, b"{\"error\":1}");
+            .responds(413, b"{\"error\":1}");
 
     reset_before_the_head: Case::whole([Step::Reset]).refused(502, "upstream_unavailable");
     reset_before_the_head_fails_over:
@@ -145,15 +145,15 @@ cases! {
             .breaks_within(&[JSON])
             .used();
     an_invalid_chunk_size:
-        Case::whole([send(&[&head(CHUNKED), "zz\r\n"]), Step::UntilHangUp])
+        Case::whole([send(&[&head(CHUNKED), "zz\r\n"]), Step::UntilDisconnect])
             .breaks_within(&[""])
             .hangs_up();
     an_invalid_size_of_a_later_chunk:
-        Case::whole([send(&[&head(CHUNKED), &chunked(CUT), "-1\r\n"]), Step::UntilHangUp])
+        Case::whole([send(&[&head(CHUNKED), &chunked(CUT), "-1\r\n"]), Step::UntilDisconnect])
             .breaks_within(&[CUT])
             .hangs_up();
     a_chunk_longer_than_its_size:
-        Case::whole([send(&[&head(CHUNKED), "1\r\n{}\r\n0\r\n\r\n"]), Step::UntilHangUp])
+        Case::whole([send(&[&head(CHUNKED), "1\r\n{}\r\n0\r\n\r\n"]), Step::UntilDisconnect])
             .breaks_within(&["{"])
             .hangs_up();
 
@@ -178,7 +178,7 @@ cases! {
         refused(&["HTTP/1.1 200 OK\r\nx-a: b\r\n content-length: 2\r\n\r\n{}"]);
     length_and_chunked_encoding_fail_over: {
         let fields = "content-length: 2\r\ntransfer-encoding: chunked\r\n";
-        Case::whole([send(&[&head(fields), "0\r\n\r\n"]), Step::UntilHangUp])
+        Case::whole([send(&[&head(fields), "0\r\n\r\n"]), Step::UntilDisconnect])
             .backup(good())
             .shows(&[JSON])
             .used()
@@ -186,22 +186,22 @@ cases! {
     };
 
     timeout_before_the_head:
-        Case::whole([Step::UntilHangUp])
+        Case::whole([Step::UntilDisconnect])
             .flag("--upstream-timeout=1")
             .refused(504, "upstream_timeout")
             .hangs_up();
     timeout_within_the_head:
-        Case::whole([send(&["HTTP/1.1 200 OK\r\nx-a: "]), Step::UntilHangUp])
+        Case::whole([send(&["HTTP/1.1 200 OK\r\nx-a: "]), Step::UntilDisconnect])
             .flag("--upstream-timeout=1")
             .refused(504, "upstream_timeout")
             .hangs_up();
     timeout_after_an_interim_response:
-        Case::whole([send(&["HTTP/1.1 103 Early Hints\r\n\r\n"]), Step::UntilHangUp])
+        Case::whole([send(&["HTTP/1.1 103 Early Hints\r\n\r\n"]), Step::UntilDisconnect])
             .flag("--upstream-timeout=1")
             .refused(504, "upstream_timeout")
             .hangs_up();
     timeout_before_the_head_fails_over:
-        Case::whole([Step::UntilHangUp])
+        Case::whole([Step::UntilDisconnect])
             .flag("--upstream-timeout=1")
             .backup(good())
             .shows(&[JSON])

@@ -3,7 +3,7 @@
 
 use crate::case::WHOLE;
 use crate::requests::until_closed;
-use crate::support::{KEY, TestGateway, Upstream, json_answer};
+use crate::support::{KEY, TestGateway, Upstream, json_response};
 
 /// A request that follows a rejected one and must not be answered.
 const HIDDEN: &str = "GET /livez HTTP/1.1\r\nhost: g\r\n\r\n";
@@ -18,23 +18,23 @@ fn with_line(line: &str, (fields, body): Shape) -> String {
 }
 
 async fn refused(requests: impl IntoIterator<Item = String>) {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut faults = Vec::new();
     for request in requests {
         let wait = until_closed(gateway.address, request.as_bytes());
-        let answer = tokio::time::timeout(std::time::Duration::from_secs(2), wait).await;
-        let seen = match &answer {
+        let response = tokio::time::timeout(std::time::Duration::from_secs(2), wait).await;
+        let seen = match &response {
             Err(_) => "not closed".to_owned(),
-            Ok(answer) => answer.lines().next().unwrap_or("nothing").to_owned(),
+            Ok(response) => response.lines().next().unwrap_or("nothing").to_owned(),
         };
-        let once = answer.is_ok_and(|answer| {
-            answer
+        let once = response.is_ok_and(|response| {
+            response
                 .lines()
                 .filter(|line| line.starts_with("HTTP/"))
                 .count()
                 == 1
-                && !answer.contains("\"status\"")
+                && !response.contains("\"status\"")
         });
         let status = seen.get(9..12).unwrap_or_default();
         if !once || !matches!(status, "400" | "501" | "505") {

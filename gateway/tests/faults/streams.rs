@@ -25,9 +25,9 @@ fn aborts(parts: &[&str], more: &[u8], end: Step) -> Case {
 
 /// A stream that sends only these bytes after its head, and ends.
 fn begins(bytes: &[u8], end: Step) -> Case {
-    let mut answer = events::<&str>(&[], false);
-    answer.extend_from_slice(bytes);
-    Case::streamed([Step::Send(answer), end])
+    let mut response = events::<&str>(&[], false);
+    response.extend_from_slice(bytes);
+    Case::streamed([Step::Send(response), end])
 }
 
 fn sized(length: usize, body: &str) -> Vec<u8> {
@@ -187,13 +187,13 @@ cases! {
         ];
         Case::streamed(steps).opens(&barrier, ONE.len()).error_after(&[ONE])
     };
-    an_invalid_size_of_a_later_chunk: aborts(&[ONE], b"zz\r\n", Step::UntilHangUp).hangs_up();
+    an_invalid_size_of_a_later_chunk: aborts(&[ONE], b"zz\r\n", Step::UntilDisconnect).hangs_up();
     an_invalid_size_of_the_first_chunk:
-        begins(b"zz\r\n", Step::UntilHangUp).refused(502, "upstream_unavailable").hangs_up();
+        begins(b"zz\r\n", Step::UntilDisconnect).refused(502, "upstream_unavailable").hangs_up();
     an_overflowing_chunk_size:
-        aborts(&[ONE], b"fffffffffffffffff\r\n", Step::UntilHangUp).hangs_up();
+        aborts(&[ONE], b"fffffffffffffffff\r\n", Step::UntilDisconnect).hangs_up();
     a_chunk_longer_than_its_size:
-        aborts(&[ONE], b"1\r\n\n\n\n", Step::UntilHangUp).hangs_up();
+        aborts(&[ONE], b"1\r\n\n\n\n", Step::UntilDisconnect).hangs_up();
     endless_trailers: {
         let flood = Step::Flood { part: b"x-a: b\r\n".repeat(1 << 10), most: 1 << 30 };
         aborts(&[ONE], b"0\r\n", flood).hangs_up()
@@ -251,17 +251,17 @@ content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
         let text = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 4\r\n\
 transfer-encoding: chunked\r\n\r\n";
         let chunk = format!("{:x}\r\n{ONE}\r\n0\r\n\r\n", ONE.len());
-        Case::streamed([Step::Send([text, &chunk].concat().into_bytes()), Step::UntilHangUp])
+        Case::streamed([Step::Send([text, &chunk].concat().into_bytes()), Step::UntilDisconnect])
             .refused(502, "upstream_unavailable")
             .hangs_up()
     };
     timeout_before_the_head:
-        Case::streamed([Step::UntilHangUp])
+        Case::streamed([Step::UntilDisconnect])
             .flag("--upstream-timeout=1")
             .refused(504, "upstream_timeout")
             .hangs_up();
     timeout_before_the_head_fails_over:
-        Case::streamed([Step::UntilHangUp])
+        Case::streamed([Step::UntilDisconnect])
             .flag("--upstream-timeout=1")
             .backup(good(&[ONE, DONE]))
             .shows(&[ONE, DONE])

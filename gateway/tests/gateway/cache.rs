@@ -5,7 +5,7 @@ use tokio::net::TcpListener;
 
 use crate::support::{
     Barrier, Control, KEY, Options, Reply, SnapshotContent, Step, TestGateway, Upstream, backend,
-    chat, chat_over_http2, content, events, json_answer, logged, next_data, post, raw, snapshot,
+    chat, chat_over_http2, content, events, json_response, logged, next_data, post, raw, snapshot,
     soon,
 };
 
@@ -20,14 +20,14 @@ pub(super) fn cached_content(addresses: &[String]) -> SnapshotContent {
 
 /// An upstream whose responses are numbered.
 pub(super) async fn numbered_upstream() -> Upstream {
-    let answer = |number: u32| {
+    let response = |number: u32| {
         let usage = "{\"prompt_tokens\":7,\"completion_tokens\":3,\"cost\":0.000125}";
-        json_answer(
+        json_response(
             "200 OK",
             &format!("{{\"number\":{number},\"usage\":{usage}}}"),
         )
     };
-    Upstream::start((1..100).map(answer)).await
+    Upstream::start((1..100).map(response)).await
 }
 
 pub(super) async fn start(upstream: &Upstream) -> TestGateway {
@@ -35,10 +35,10 @@ pub(super) async fn start(upstream: &Upstream) -> TestGateway {
 }
 
 /// Sends a request with additional header lines.
-pub(super) async fn ask(gateway: &TestGateway, lines: &str, body: &str) -> Reply {
+pub(super) async fn send(gateway: &TestGateway, lines: &str, body: &str) -> Reply {
     let headers = format!("authorization: Bearer {KEY}\r\n{lines}");
     gateway
-        .ask(&post("/v1/chat/completions", &headers, body))
+        .send(&post("/v1/chat/completions", &headers, body))
         .await
 }
 
@@ -60,17 +60,17 @@ Content-Encoding: gzip\r\nOpenAI-Version: 2020-10-01\r\nX-Request-Id: theirs\r\n
 X-RateLimit-Remaining-Requests: 9\r\nDate: Mon, 01 Jan 2001 00:00:00 GMT\r\n\
 X-Fastllm-Cache: hit\r\nConnection: x-of-the-hop\r\nX-Of-The-Hop: 1\r\n\
 Transfer-Encoding: chunked\r\n\r\n";
-    let mut answer = head.as_bytes().to_vec();
+    let mut response = head.as_bytes().to_vec();
     for part in parts {
-        answer.extend(format!("{:x}\r\n", part.len()).into_bytes());
-        answer.extend([part, b"\r\n"].concat());
+        response.extend(format!("{:x}\r\n", part.len()).into_bytes());
+        response.extend([part, b"\r\n"].concat());
     }
-    answer.extend(b"0\r\n\r\n");
-    let upstream = Upstream::start([vec![Step::Trickle(answer)]]).await;
+    response.extend(b"0\r\n\r\n");
+    let upstream = Upstream::start([vec![Step::Trickle(response)]]).await;
     let gateway = start(&upstream).await;
 
-    let first = ask(&gateway, "x-request-id: one\r\n", BODY).await;
-    let again = ask(&gateway, "x-request-id: two\r\n", BODY).await;
+    let first = send(&gateway, "x-request-id: one\r\n", BODY).await;
+    let again = send(&gateway, "x-request-id: two\r\n", BODY).await;
     assert_eq!(upstream.seen().requests.len(), 1);
     assert_eq!((first.status, again.status), (200, 200));
     assert_eq!(first.body, parts.concat());
@@ -212,17 +212,17 @@ async fn uploads_are_never_cached() {
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--b--\r\n";
     let request = post("/v1/audio/transcriptions", &headers, form);
     for number in [1, 2] {
-        assert_eq!(cache_status(&gateway.ask(&request).await), (number, None));
+        assert_eq!(cache_status(&gateway.send(&request).await), (number, None));
     }
 }
 
 /// Sends each request twice; each response must come from the upstream.
-async fn assert_never_cached(answers: &[Vec<u8>]) {
-    let twice = answers.iter().flat_map(|answer| [answer, answer]);
-    let script = |answer: &Vec<u8>| vec![Step::Send(answer.clone()), Step::Close];
+async fn assert_never_cached(responses: &[Vec<u8>]) {
+    let twice = responses.iter().flat_map(|response| [response, response]);
+    let script = |response: &Vec<u8>| vec![Step::Send(response.clone()), Step::Close];
     let upstream = Upstream::start(twice.map(script)).await;
     let gateway = start(&upstream).await;
-    for (number, answer) in answers.iter().enumerate() {
+    for (number, response) in responses.iter().enumerate() {
         let body = format!("{{\"model\":\"small\",\"seed\":{number}}}");
         for time in 1..=2 {
             gateway.chat(&body).await;
@@ -231,7 +231,7 @@ async fn assert_never_cached(answers: &[Vec<u8>]) {
                 seen,
                 number * 2 + time,
                 "{}",
-                String::from_utf8_lossy(answer)
+                String::from_utf8_lossy(response)
             );
         }
     }
@@ -253,7 +253,7 @@ async fn aborted_and_possibly_aborted_responses_are_never_cached() {
             "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n{\"a\":1",
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
         ]
-        .map(|answer| answer.as_bytes().to_vec()),
+        .map(|response| response.as_bytes().to_vec()),
     )
     .await;
 }
@@ -300,7 +300,7 @@ async fn a_response_whose_client_left_is_not_cached() {
         Step::Wait(barrier.clone()),
         Step::Send(b":1}".to_vec()),
     ];
-    let upstream = Upstream::start([slow, json_answer("200 OK", "{\"number\":2}")]).await;
+    let upstream = Upstream::start([slow, json_response("200 OK", "{\"number\":2}")]).await;
     let gateway = start(&upstream).await;
     let mut client = gateway.client().await;
     client.write(&chat(BODY)).await;
@@ -334,14 +334,14 @@ async fn clients_can_bypass_the_cache() {
         ("cache-control: no-cache\r\n", 4, None),
         ("", 4, HIT),
     ] {
-        let reply = ask(&gateway, lines, BODY).await;
+        let reply = send(&gateway, lines, BODY).await;
         assert_eq!(cache_status(&reply), (number, cached), "{lines}");
     }
 }
 
 #[tokio::test]
 async fn after_failover_the_response_is_cached_for_the_model_that_served_it() {
-    let broken = Upstream::start([json_answer("500 Internal Server Error", "{}")]).await;
+    let broken = Upstream::start([json_response("500 Internal Server Error", "{}")]).await;
     let good = numbered_upstream().await;
     let mut content = cached_content(&[broken.api_base()]);
     content.models[1].backends = vec![backend(30, &good.api_base())];
@@ -384,8 +384,8 @@ async fn a_cache_hit_needs_no_backend() {
 async fn concurrent_equal_requests_are_both_forwarded() {
     let barrier = Barrier::new();
     let slow = |number: u32| {
-        let answer = json_answer("200 OK", &format!("{{\"number\":{number}}}"));
-        [vec![Step::Wait(barrier.clone())], answer].concat()
+        let response = json_response("200 OK", &format!("{{\"number\":{number}}}"));
+        [vec![Step::Wait(barrier.clone())], response].concat()
     };
     let upstream = Upstream::start([slow(1), slow(2)]).await;
     let gateway = start(&upstream).await;
@@ -419,7 +419,7 @@ async fn a_cache_hit_is_accounted_for_like_the_original_response() {
         TestGateway::with_control(control, Options::flags(&["--health-report-interval=1"]));
     gateway.until_ready().await;
     assert_eq!(cache_status(&gateway.chat(BODY).await), (1, MISS));
-    let reply = ask(&gateway, "x-request-id: cache-hit-1\r\n", BODY).await;
+    let reply = send(&gateway, "x-request-id: cache-hit-1\r\n", BODY).await;
     assert_eq!(cache_status(&reply), (1, HIT));
 
     for (name, count) in [

@@ -2,7 +2,7 @@
 
 use fastllm_contract::{ModelName, Principal, PrincipalId, SplitBy, Target, VirtualModel};
 
-use crate::cache::{BODY, ask, cache_status, cached_content, numbered_upstream};
+use crate::cache::{BODY, cache_status, cached_content, numbered_upstream, send};
 use crate::support::{KEY, Options, SnapshotContent, TestGateway, Upstream, post, snapshot};
 
 const HIT: Option<&str> = Some("hit");
@@ -48,7 +48,7 @@ async fn another_principal_gets_no_cached_response() {
         ("sk-second", 1, HIT),
     ] {
         assert_eq!(
-            cache_status(&gateway.ask(&with_key(key, BODY)).await),
+            cache_status(&gateway.send(&with_key(key, BODY)).await),
             (number, cached),
             "{key}"
         );
@@ -61,19 +61,22 @@ async fn shared_responses_are_limited_to_principals_with_a_grant() {
     let options = Options::flags(&["--cache-scope=shared"]);
     let gateway = TestGateway::serving(&three_keys(&upstream), options).await;
     assert_eq!(
-        cache_status(&gateway.ask(&with_key(KEY, BODY)).await),
+        cache_status(&gateway.send(&with_key(KEY, BODY)).await),
         (1, MISS)
     );
     assert_eq!(
-        cache_status(&gateway.ask(&with_key(OTHER, BODY)).await),
+        cache_status(&gateway.send(&with_key(OTHER, BODY)).await),
         (1, HIT)
     );
-    let refused = gateway.ask(&with_key(WITHOUT, BODY)).await;
+    let refused = gateway.send(&with_key(WITHOUT, BODY)).await;
     assert_eq!(
         (refused.status, refused.header("x-fastllm-cache")),
         (403, None)
     );
-    assert_eq!(gateway.ask(&with_key("sk-unknown", BODY)).await.status, 401);
+    assert_eq!(
+        gateway.send(&with_key("sk-unknown", BODY)).await.status,
+        401
+    );
 }
 
 #[tokio::test]
@@ -95,8 +98,8 @@ async fn an_open_gateway_has_separate_cached_responses() {
     content.open = true;
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let open = post("/v1/chat/completions", "", BODY);
-    assert_eq!(cache_status(&gateway.ask(&open).await), (1, MISS));
-    assert_eq!(cache_status(&gateway.ask(&open).await), (1, HIT));
+    assert_eq!(cache_status(&gateway.send(&open).await), (1, MISS));
+    assert_eq!(cache_status(&gateway.send(&open).await), (1, HIT));
     // Authenticated clients do not receive them.
     content.version = 2;
     content.open = false;
@@ -124,13 +127,13 @@ async fn endpoint_body_and_model_are_part_of_the_cache_key() {
     ];
     for cached in [MISS, HIT] {
         for ((path, body), number) in questions.iter().zip(1..) {
-            let reply = gateway.ask(&post(path, &headers, body)).await;
+            let reply = gateway.send(&post(path, &headers, body)).await;
             assert_eq!(cache_status(&reply), (number, cached), "{path} {body}");
         }
     }
     // The path prefix is not part of the key.
     let reply = gateway
-        .ask(&post("/chat/completions", &headers, BODY))
+        .send(&post("/chat/completions", &headers, BODY))
         .await;
     assert_eq!(cache_status(&reply), (1, HIT));
 }
@@ -189,7 +192,7 @@ async fn forwarded_headers_are_part_of_the_cache_key() {
         ("user-agent: other\r\nx-unknown: 1\r\n", 1, HIT),
     ] {
         assert_eq!(
-            cache_status(&ask(&gateway, lines, BODY).await),
+            cache_status(&send(&gateway, lines, BODY).await),
             (number, cached),
             "{lines}"
         );

@@ -3,23 +3,23 @@
 use serde_json::json;
 
 use crate::support::{
-    Barrier, KEY, Options, Step, TestGateway, Upstream, backend, chat, content, get, json_answer,
+    Barrier, KEY, Options, Step, TestGateway, Upstream, backend, chat, content, get, json_response,
     post, raw,
 };
 
-const ANSWER: &str = "{ \"choices\" :[{\"message\":{\"content\":\"h\\u00e9\"}}],\n\
+const RESPONSE: &str = "{ \"choices\" :[{\"message\":{\"content\":\"h\\u00e9\"}}],\n\
 \"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3,\
 \"prompt_tokens_details\":{\"cached_tokens\":4},\
 \"completion_tokens_details\":{\"reasoning_tokens\":2}}, \"x\": 1.50 }";
 
 #[tokio::test]
 async fn bytes_are_forwarded_unchanged_in_both_directions() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let body = "{\"messages\" : [ {\"content\":\"\\u0041\"} ],\n \"model\":\"small\", \"n\": 1.0}";
     let reply = gateway.chat(body).await;
     assert_eq!(reply.status, 200);
-    assert_eq!(reply.text(), ANSWER);
+    assert_eq!(reply.text(), RESPONSE);
     assert_eq!(reply.header("content-type"), Some("application/json"));
     let request = upstream.request();
     assert_eq!(String::from_utf8(request.body.clone()).unwrap(), body);
@@ -47,7 +47,7 @@ async fn bytes_are_forwarded_unchanged_in_both_directions() {
 
 #[tokio::test]
 async fn the_upstream_gets_its_own_credential_name_and_model() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     content.models[2].backends[0].upstream_model = "vendor/\"small\"".to_owned();
     let gateway = TestGateway::serving(&content, Options::default()).await;
@@ -60,7 +60,7 @@ accept-encoding: gzip\r\nopenai-beta: one\r\nx-request-id: mine-1\r\n"
         &headers,
         "{\"model\":\"small\",\"a\":[1]}",
     );
-    let reply = gateway.ask(&request).await;
+    let reply = gateway.send(&request).await;
     assert_eq!(reply.header("x-request-id"), Some("mine-1"));
     let request = upstream.request();
     assert_eq!(request.headers("authorization"), ["Bearer credential-1"]);
@@ -79,7 +79,7 @@ accept-encoding: gzip\r\nopenai-beta: one\r\nx-request-id: mine-1\r\n"
 
 #[tokio::test]
 async fn a_large_chunked_body_arrives_whole() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let body = format!("{{\"model\":\"small\",\"x\":\"{}\"}}", "y".repeat(300_000));
     let mut client = gateway.client().await;
@@ -111,7 +111,7 @@ async fn only_models_that_the_key_may_use_are_listed() {
     let gateway = TestGateway::start(&[&upstream]).await;
     for path in ["/v1/models", "/models"] {
         let request = get(path, &format!("authorization: Bearer {KEY}\r\n"));
-        let reply = gateway.ask(&request).await;
+        let reply = gateway.send(&request).await;
         assert_eq!(reply.status, 200);
         let line = |id: &str| json!({"id": id, "object": "model", "owned_by": "fastllm-proxy", "created": 0});
         assert_eq!(
@@ -123,12 +123,12 @@ async fn only_models_that_the_key_may_use_are_listed() {
 
 #[tokio::test]
 async fn an_open_snapshot_needs_no_key_and_records_no_principal() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let mut content = content(&[upstream.api_base()]);
     content.open = true;
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let body = "{\"model\":\"forbidden\",\"stream\":true}";
-    let reply = gateway.ask(&post("/v1/chat/completions", "", body)).await;
+    let reply = gateway.send(&post("/v1/chat/completions", "", body)).await;
     assert_eq!(reply.status, 200);
     // No principal is charged, so no usage is requested.
     assert_eq!(
@@ -143,7 +143,7 @@ async fn connections_are_reused_and_load_is_balanced() {
     let barrier = Barrier::new();
     let slow = [
         vec![Step::Wait(barrier.clone())],
-        json_answer("200 OK", "{}"),
+        json_response("200 OK", "{}"),
     ]
     .concat();
     let one = Upstream::start([slow.clone()]).await;
@@ -174,14 +174,17 @@ async fn connections_are_reused_and_load_is_balanced() {
     let before = one.seen().connections + two.seen().connections;
     let mut client = gateway.client().await;
     for _ in 0..10 {
-        assert_eq!(client.ask(&chat("{\"model\":\"small\"}")).await.status, 200);
+        assert_eq!(
+            client.send(&chat("{\"model\":\"small\"}")).await.status,
+            200
+        );
     }
     assert_eq!(one.seen().connections + two.seen().connections, before);
 }
 
 #[tokio::test]
 async fn an_invalid_backend_does_not_affect_other_pools() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let mut broken = backend(5, "http://:0/");
     broken.auth_header = "two words".to_owned();
@@ -193,9 +196,9 @@ async fn an_invalid_backend_does_not_affect_other_pools() {
 
 #[tokio::test]
 async fn a_response_with_two_lengths_is_invalid() {
-    let answer = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\
+    let response = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\
 transfer-encoding: chunked\r\n\r\n8\r\n{\"a\": 1}\r\n0\r\n\r\n";
-    let upstream = Upstream::start([raw(answer)]).await;
+    let upstream = Upstream::start([raw(response)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let reply = gateway.chat("{\"model\":\"small\"}").await;
     assert_eq!(reply.error().0, 502);
@@ -203,7 +206,7 @@ transfer-encoding: chunked\r\n\r\n8\r\n{\"a\": 1}\r\n0\r\n\r\n";
 
 #[tokio::test]
 async fn a_body_authorised_as_json_is_forwarded_as_json() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     // Parsed as a form, it would name another model.
     let body = "{\"model\":\"small\",\"x\":\"&model=forbidden&\"}";
@@ -211,7 +214,7 @@ async fn a_body_authorised_as_json_is_forwarded_as_json() {
         "authorization: Bearer {KEY}\r\ncontent-type: application/x-www-form-urlencoded\r\n"
     );
     let request = post("/v1/chat/completions", &headers, body);
-    assert_eq!(gateway.ask(&request).await.status, 200);
+    assert_eq!(gateway.send(&request).await.status, 200);
     assert_eq!(
         upstream.request().headers("content-type"),
         ["application/json"]
@@ -220,7 +223,7 @@ async fn a_body_authorised_as_json_is_forwarded_as_json() {
 
 #[tokio::test]
 async fn a_large_body_is_edited_correctly() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     content.models[2].backends[0].upstream_model = "other".to_owned();
     let gateway = TestGateway::serving(&content, Options::default()).await;

@@ -9,7 +9,7 @@ use crate::support::{Options, Step, TestGateway, Upstream, chat, events, raw};
 
 const BODY: &str = "{\"model\":\"small\"}";
 const STREAM: &str = "{\"model\":\"small\",\"stream\":true}";
-const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5}}";
+const RESPONSE: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":11,\"completion_tokens\":5}}";
 const EVENT: &str = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
 
 /// Compresses parts, each flushed so that it can be decoded on arrival.
@@ -25,7 +25,7 @@ fn gzipped(parts: &[&str]) -> Vec<Vec<u8>> {
     gzipped
 }
 
-fn answer(coding: &str, body: &[u8]) -> Vec<Step> {
+fn response(coding: &str, body: &[u8]) -> Vec<Step> {
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: {coding}\r\n\
          content-length: {}\r\n\r\n",
@@ -37,20 +37,20 @@ fn answer(coding: &str, body: &[u8]) -> Vec<Step> {
 /// A stream of events in gzip.
 fn stream(parts: &[&str]) -> (Vec<u8>, Vec<u8>) {
     let gzipped = gzipped(parts);
-    let answer = events(&gzipped, true);
+    let response = events(&gzipped, true);
     let head = "content-type: text/event-stream\r\n";
-    let at = answer
+    let at = response
         .windows(head.len())
         .position(|part| part == head.as_bytes());
-    let (before, after) = answer.split_at(at.unwrap());
+    let (before, after) = response.split_at(at.unwrap());
     let coded = [before, b"content-encoding: gzip\r\n", after].concat();
     (coded, gzipped.concat())
 }
 
 #[tokio::test]
 async fn the_usage_is_recorded_and_the_bytes_are_forwarded() {
-    let body = gzipped(&[ANSWER]).concat();
-    let upstream = Upstream::start([answer("gzip", &body)]).await;
+    let body = gzipped(&[RESPONSE]).concat();
+    let upstream = Upstream::start([response("gzip", &body)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let reply = gateway.chat(BODY).await;
     assert_eq!((reply.status, &reply.body), (200, &body));
@@ -64,7 +64,7 @@ async fn the_usage_is_recorded_and_the_bytes_are_forwarded() {
 
 #[tokio::test]
 async fn a_stream_is_forwarded_with_the_usage_that_the_gateway_requested() {
-    let usage = format!("data: {ANSWER}\n\n");
+    let usage = format!("data: {RESPONSE}\n\n");
     let (coded, body) = stream(&[EVENT, EVENT, &usage, "data: [DONE]\n\n"]);
     for script in [raw(&coded), vec![Step::Trickle(coded.clone())]] {
         let upstream = Upstream::start([script]).await;
@@ -129,10 +129,10 @@ async fn an_error_in_the_first_event_fails_over() {
 #[tokio::test]
 async fn a_decompression_bomb_and_an_unknown_coding_are_forwarded_and_count_as_their_prompt() {
     let zeros = " ".repeat(16 << 20);
-    let bomb = gzipped(&[&zeros, ANSWER]).concat();
-    let broken = [&gzipped(&[ANSWER]).concat()[..20], b"no gzip"].concat();
+    let bomb = gzipped(&[&zeros, RESPONSE]).concat();
+    let broken = [&gzipped(&[RESPONSE]).concat()[..20], b"no gzip"].concat();
     for (coding, body) in [("gzip", bomb), ("gzip", broken), ("br", b"brotli".to_vec())] {
-        let upstream = Upstream::start([answer(coding, &body)]).await;
+        let upstream = Upstream::start([response(coding, &body)]).await;
         let gateway = TestGateway::start(&[&upstream]).await;
         assert_eq!(gateway.chat(BODY).await.body, body);
         let event = &gateway.finish().await[0];

@@ -4,7 +4,7 @@ use fastllm_contract::ModelName;
 use serde_json::json;
 
 use crate::support::{
-    KEY, Message, Options, Step, TestGateway, Upstream, content, get, json_answer, post,
+    KEY, Message, Options, Step, TestGateway, Upstream, content, get, json_response, post,
 };
 
 /// The last request that the upstream received.
@@ -59,18 +59,19 @@ const JSON: [(&str, &str, (u64, u64)); 9] = [
 
 #[tokio::test]
 async fn every_json_endpoint_is_forwarded_and_accounted_for() {
-    let upstream = Upstream::start(JSON.map(|(_, answer, _)| json_answer("200 OK", answer))).await;
+    let upstream =
+        Upstream::start(JSON.map(|(_, response, _)| json_response("200 OK", response))).await;
     let gateway = TestGateway::start(&[&upstream]).await;
-    for (path, answer, _) in JSON {
+    for (path, response, _) in JSON {
         let body = "{\"input\" : \"a\", \"model\":\"small\"}";
         let reply = gateway
-            .ask(&post(
+            .send(&post(
                 &format!("/v1{path}"),
                 &format!("x-api-key: {KEY}\r\n"),
                 body,
             ))
             .await;
-        assert_eq!((reply.status, &*reply.text()), (200, answer), "{path}");
+        assert_eq!((reply.status, &*reply.text()), (200, response), "{path}");
         let request = last(&upstream);
         assert_eq!(request.word(1), format!("/v1{path}"));
         assert_eq!(request.header("content-type"), Some("application/json"));
@@ -87,14 +88,14 @@ async fn every_json_endpoint_is_forwarded_and_accounted_for() {
 
 #[tokio::test]
 async fn a_generated_response_without_usage_is_estimated() {
-    let answer = "{\"choices\":[],\"usage\":{\"prompt_tokens\":8}}";
-    let upstream = Upstream::start([json_answer("200 OK", answer)]).await;
+    let response = "{\"choices\":[],\"usage\":{\"prompt_tokens\":8}}";
+    let upstream = Upstream::start([json_response("200 OK", response)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
-    assert_eq!(gateway.chat("{\"model\":\"small\"}").await.text(), answer);
+    assert_eq!(gateway.chat("{\"model\":\"small\"}").await.text(), response);
     let event = &gateway.finish().await[0];
     assert!(!event.usage_reported && event.estimated);
     let found = (event.prompt_tokens.0, event.completion_tokens.0);
-    let text = answer.len().div_ceil(2) as u64;
+    let text = response.len().div_ceil(2) as u64;
     assert_eq!(found, (8, text * 2 / 7));
 }
 
@@ -108,7 +109,7 @@ async fn binary_data_does_not_count_as_tokens() {
         let gateway = TestGateway::start(&[&upstream]).await;
         let body = "{\"model\":\"small\"}";
         let key = format!("x-api-key: {KEY}\r\n");
-        assert!(!gateway.ask(&post(path, &key, body)).await.complete);
+        assert!(!gateway.send(&post(path, &key, body)).await.complete);
         let event = &gateway.finish().await[0];
         assert!(event.estimated, "{path}");
         let found = (event.prompt_tokens.0, event.completion_tokens.0);
@@ -118,13 +119,13 @@ async fn binary_data_does_not_count_as_tokens() {
 
 #[tokio::test]
 async fn usage_is_requested_only_for_completions() {
-    let answers = JSON.map(|(_, answer, _)| json_answer("200 OK", answer));
-    let upstream = Upstream::start(answers).await;
+    let responses = JSON.map(|(_, response, _)| json_response("200 OK", response));
+    let upstream = Upstream::start(responses).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for (path, ..) in JSON {
         let body = "{\"model\":\"small\",\"stream\":true}";
         let reply = gateway
-            .ask(&post(path, &format!("x-api-key: {KEY}\r\n"), body))
+            .send(&post(path, &format!("x-api-key: {KEY}\r\n"), body))
             .await;
         assert_eq!(reply.status, 200);
         let sent = String::from_utf8(last(&upstream).body).unwrap();
@@ -152,9 +153,9 @@ async fn a_form_may_have_its_model_field_anywhere() {
         "name=\"file\"; filename=\"model\"",
         "RIFF \r\n--front \u{0}",
     );
-    let answer =
+    let response =
         "{\"text\":\"a\",\"usage\":{\"type\":\"tokens\",\"input_tokens\":14,\"output_tokens\":5}}";
-    let upstream = Upstream::start([(); 4].map(|()| json_answer("200 OK", answer))).await;
+    let upstream = Upstream::start([(); 4].map(|()| json_response("200 OK", response))).await;
     let mut content = content(&[upstream.api_base()]);
     content.models[2].backends[0].upstream_model = "vendor/whisper".to_owned();
     let gateway = TestGateway::serving(&content, Options::default()).await;
@@ -174,8 +175,8 @@ async fn a_form_may_have_its_model_field_anywhere() {
         ("/images/edits", [FILE, ("name=\"model\"", "small")]),
     ] {
         let given = "multipart/form-data; charset=utf-7; boundary=frontier";
-        let reply = gateway.ask(&upload(path, given, &form(&parts))).await;
-        assert_eq!((reply.status, &*reply.text()), (200, answer));
+        let reply = gateway.send(&upload(path, given, &form(&parts))).await;
+        assert_eq!((reply.status, &*reply.text()), (200, response));
         let request = last(&upstream);
         assert_eq!(
             request.header("content-type"),
@@ -222,7 +223,7 @@ async fn a_form_that_names_two_models_reaches_no_upstream() {
         ),
     ] {
         let reply = gateway
-            .ask(&upload("/v1/audio/transcriptions", content_type, body))
+            .send(&upload("/v1/audio/transcriptions", content_type, body))
             .await;
         assert_eq!(reply.status, 400);
         assert_eq!(reply.json()["error"]["code"], code);
@@ -237,14 +238,14 @@ async fn a_single_model_is_returned_to_keys_that_may_use_it() {
     content.open = true;
     let gateway = TestGateway::serving(&content, Options::default()).await;
     for path in ["/v1/models/org/small:v1", "/models/org%2Fsmall%3av1"] {
-        let reply = gateway.ask(&get(path, "")).await;
+        let reply = gateway.send(&get(path, "")).await;
         assert_eq!(reply.status, 200);
         assert_eq!(
             reply.json(),
             json!({"id": "org/small:v1", "object": "model", "owned_by": "fastllm-proxy", "created": 0})
         );
     }
-    let reply = gateway.ask(&get("/v1/models/none", "")).await;
+    let reply = gateway.send(&get("/v1/models/none", "")).await;
     assert_eq!(
         (reply.status, reply.json()["error"]["type"].as_str()),
         (404, Some("model_not_found"))
@@ -255,9 +256,12 @@ async fn a_single_model_is_returned_to_keys_that_may_use_it() {
 async fn a_model_without_a_grant_is_not_returned() {
     let upstream = Upstream::start([]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
-    let ask = |path: &str| get(path, &format!("x-api-key: {KEY}\r\n"));
-    assert_eq!(gateway.ask(&ask("/v1/models/small")).await.status, 200);
-    assert_eq!(gateway.ask(&ask("/v1/models/forbidden")).await.status, 403);
-    assert_eq!(gateway.ask(&ask("/v1/models/none")).await.status, 404);
-    assert_eq!(gateway.ask(&get("/v1/models/small", "")).await.status, 401);
+    let models = |path: &str| get(path, &format!("x-api-key: {KEY}\r\n"));
+    assert_eq!(gateway.send(&models("/v1/models/small")).await.status, 200);
+    assert_eq!(
+        gateway.send(&models("/v1/models/forbidden")).await.status,
+        403
+    );
+    assert_eq!(gateway.send(&models("/v1/models/none")).await.status, 404);
+    assert_eq!(gateway.send(&get("/v1/models/small", "")).await.status, 401);
 }

@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 
 use crate::limits::{budget, frequent_reports, limited, limits, until_reported};
 use crate::support::{
-    Barrier, Control, KEY, Options, Step, TestGateway, Upstream, chat, events, json_answer, post,
+    Barrier, Control, KEY, Options, Step, TestGateway, Upstream, chat, events, json_response, post,
     raw, snapshot,
 };
 
@@ -21,7 +21,7 @@ const WORD: &str =
 const END: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 
-fn answer(kind: &str, body: &[u8]) -> Vec<Step> {
+fn response(kind: &str, body: &[u8]) -> Vec<Step> {
     let head = format!(
         "HTTP/1.1 200 OK\r\n{kind}\r\ncontent-length: {}\r\n\r\n",
         body.len()
@@ -48,7 +48,7 @@ async fn event(path: &str, headers: &str, body: &str, script: Vec<Step>) -> Usag
     let gateway = TestGateway::start(&[&upstream]).await;
     let headers = format!("x-api-key: {KEY}\r\n{headers}");
     let reply = gateway
-        .ask(&post(&format!("/v1{path}"), &headers, body))
+        .send(&post(&format!("/v1{path}"), &headers, body))
         .await;
     assert!(reply.complete, "{path}");
     gateway.finish().await.remove(0)
@@ -56,7 +56,7 @@ async fn event(path: &str, headers: &str, body: &str, script: Vec<Step>) -> Usag
 
 #[tokio::test]
 async fn a_response_without_usage_has_an_estimated_usage_event() {
-    let json = |body: &str| json_answer("200 OK", body);
+    let json = |body: &str| json_response("200 OK", body);
     let stream = |text: &str| raw(events(&[text], true));
     let words = [WORD, WORD, WORD, END, DONE].concat();
     let gzip = "content-type: application/json\r\ncontent-encoding: gzip";
@@ -67,11 +67,11 @@ async fn a_response_without_usage_has_an_estimated_usage_event() {
         ("/chat/completions", stream(&words), 4),
         (
             "/chat/completions",
-            answer(gzip, &gzipped(&without_usage(350))),
+            response(gzip, &gzipped(&without_usage(350))),
             100,
         ),
         // Uninspected bodies, and bodies that are not text.
-        ("/chat/completions", answer(brotli, b"brotli"), 0),
+        ("/chat/completions", response(brotli, b"brotli"), 0),
         ("/completions", json(&without_usage(700)), 200),
         ("/embeddings", json("{\"data\":[{\"embedding\":[0.5]}]}"), 0),
         ("/rerank", json("{\"results\":[]}"), 0),
@@ -79,7 +79,7 @@ async fn a_response_without_usage_has_an_estimated_usage_event() {
         ("/images/generations", json(&image), 0),
         (
             "/audio/speech",
-            answer("content-type: audio/mpeg", &[7; 999]),
+            response("content-type: audio/mpeg", &[7; 999]),
             0,
         ),
     ] {
@@ -112,7 +112,7 @@ async fn a_transcript_and_the_texts_of_a_form_count_and_its_file_does_not() {
         let prompt = part(head, &prompt);
         for parts in [[&prompt, &model, &file], [&model, &file, &prompt]] {
             let form = [parts.map(String::as_str).concat(), "--x--\r\n".to_owned()].concat();
-            let plain = answer("content-type: text/plain", text.as_bytes());
+            let plain = response("content-type: text/plain", text.as_bytes());
             let event = event("/audio/transcriptions", headers, &form, plain).await;
             assert!(event.estimated);
             let found = (event.prompt_tokens.0, event.completion_tokens.0);
@@ -124,7 +124,7 @@ async fn a_transcript_and_the_texts_of_a_form_count_and_its_file_does_not() {
 /// How many of these requests are admitted by a budget of 5000 tokens, if every
 /// client leaves after the first event.
 async fn admitted(body: &str) -> usize {
-    let started = [raw(events(&[WORD], false)), vec![Step::UntilHangUp]].concat();
+    let started = [raw(events(&[WORD], false)), vec![Step::UntilDisconnect]].concat();
     let upstream = Upstream::start([started]).await;
     let content = limited(&upstream, None, Some(budget(5000)));
     let gateway = TestGateway::serving(&content, frequent_reports()).await;
@@ -137,7 +137,7 @@ async fn admitted(body: &str) -> usize {
         client.until(WORD).await;
         drop(client);
         upstream
-            .wait_for("the disconnect", |seen| seen.hang_ups == request + 1)
+            .wait_for("the disconnect", |seen| seen.disconnects == request + 1)
             .await;
     }
     20
@@ -171,11 +171,11 @@ fn with_usage(usage: &str) -> [Vec<Step>; 5] {
     let gzip = "content-type: application/json\r\ncontent-encoding: gzip";
     let events_gzip = "content-type: text/event-stream\r\ncontent-encoding: gzip";
     [
-        json_answer("200 OK", &whole),
-        json_answer("200 OK", &long),
+        json_response("200 OK", &whole),
+        json_response("200 OK", &long),
         raw(events(&stream, true)),
-        answer(gzip, &gzipped(&whole)),
-        answer(events_gzip, &gzipped(&stream.concat())),
+        response(gzip, &gzipped(&whole)),
+        response(events_gzip, &gzipped(&stream.concat())),
     ]
 }
 
@@ -230,7 +230,7 @@ async fn counts_as_floats_and_in_strings_are_read() {
 
 #[tokio::test]
 async fn an_error_response_has_no_estimate() {
-    let error = json_answer("400 Bad Request", &without_usage(700));
+    let error = json_response("400 Bad Request", &without_usage(700));
     let event = event("/chat/completions", "", BODY, error).await;
     assert!(!event.usage_reported && !event.estimated);
     assert_eq!((event.prompt_tokens.0, event.completion_tokens.0), (0, 0));
@@ -238,7 +238,7 @@ async fn an_error_response_has_no_estimate() {
 
 #[tokio::test]
 async fn a_backend_without_usage_is_still_limited_by_the_budget() {
-    let upstream = Upstream::start([json_answer("200 OK", &without_usage(350))]).await;
+    let upstream = Upstream::start([json_response("200 OK", &without_usage(350))]).await;
     let content = limited(&upstream, None, Some(budget(250)));
     let gateway = TestGateway::serving(&content, frequent_reports()).await;
     let each = BODY.len() as u64 * 2 / 7 + 100;
@@ -259,7 +259,7 @@ async fn a_backend_without_usage_is_still_limited_by_the_budget() {
 
 #[tokio::test]
 async fn a_cached_response_without_usage_counts_each_time() {
-    let upstream = Upstream::start([json_answer("200 OK", &without_usage(350))]).await;
+    let upstream = Upstream::start([json_response("200 OK", &without_usage(350))]).await;
     let mut content = limited(&upstream, None, None);
     for model in &mut content.models {
         model.cache_ttl_seconds = Some(60);
@@ -299,10 +299,10 @@ async fn the_reservation_covers_all_choices_of_a_request() {
     let barrier = Barrier::new();
     let slow = [
         vec![Step::Wait(barrier.clone())],
-        json_answer("200 OK", usage),
+        json_response("200 OK", usage),
     ]
     .concat();
-    let upstream = Upstream::start([slow, json_answer("200 OK", usage)]).await;
+    let upstream = Upstream::start([slow, json_response("200 OK", usage)]).await;
     let content = limited(&upstream, None, Some(budget(10_000)));
     let gateway = TestGateway::serving(&content, frequent_reports()).await;
     // Engines ignore `best_of` in chat completions.
@@ -319,8 +319,8 @@ async fn the_reservation_covers_all_choices_of_a_request() {
 async fn the_usual_completion_size_is_per_choice() {
     let usage = "{\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":12}}";
     let barrier = Barrier::new();
-    let slow = vec![Step::Wait(barrier.clone()), Step::UntilHangUp];
-    let upstream = Upstream::start([json_answer("200 OK", usage), slow]).await;
+    let slow = vec![Step::Wait(barrier.clone()), Step::UntilDisconnect];
+    let upstream = Upstream::start([json_response("200 OK", usage), slow]).await;
     let content = limited(&upstream, None, Some(budget(10_000)));
     let gateway = TestGateway::serving(&content, frequent_reports()).await;
     let of = |n: u64| format!("{{\"model\":\"small\",\"n\":{n}}}");
@@ -333,7 +333,7 @@ async fn the_usual_completion_size_is_per_choice() {
 
 #[tokio::test]
 async fn requests_whose_choices_exceed_the_limit_are_rejected() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let content = limited(&upstream, Some(limits(None, Some(100), None)), None);
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let of = |n: &str| format!("{{\"model\":\"small\",\"max_tokens\":10,\"n\":{n}}}");
@@ -347,7 +347,7 @@ async fn requests_whose_choices_exceed_the_limit_are_rejected() {
 
 /// Checks the money reserved while a request is in flight.
 async fn assert_reserved_money(path: &str, headers: &str, body: &str, wanted: u64) {
-    let upstream = Upstream::start([vec![Step::UntilHangUp]]).await;
+    let upstream = Upstream::start([vec![Step::UntilDisconnect]]).await;
     let mut described = budget(0);
     described.tokens_total = None;
     described.cost_total_micros = Some(Micros(1_000_000));

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::{
     Barrier, KEY, Options, SnapshotContent, Step, TestGateway, Upstream, backend, content, get,
-    json_answer, post,
+    json_response, post,
 };
 
 fn name(text: &str) -> ModelName {
@@ -42,8 +42,8 @@ fn separate_upstreams(small: &str, large: &str, forbidden: &str) -> SnapshotCont
     content
 }
 
-async fn answering(status: &str, body: &str) -> Upstream {
-    Upstream::start([json_answer(status, body)]).await
+async fn responding(status: &str, body: &str) -> Upstream {
+    Upstream::start([json_response(status, body)]).await
 }
 
 async fn count(gateway: &TestGateway, name: &str) -> i64 {
@@ -58,8 +58,8 @@ const SMALL: &str = "{\"model\":\"small\"}";
 #[tokio::test]
 async fn rules_select_the_model_and_the_usage_names_both_models() {
     let (small, large) = (
-        answering("200 OK", "{\"by\":\"small\"}").await,
-        answering("200 OK", "{\"by\":\"large\"}").await,
+        responding("200 OK", "{\"by\":\"small\"}").await,
+        responding("200 OK", "{\"by\":\"large\"}").await,
     );
     let mut content =
         separate_upstreams(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
@@ -74,12 +74,12 @@ async fn rules_select_the_model_and_the_usage_names_both_models() {
     assert_eq!(gateway.chat(AUTO).await.text(), "{\"by\":\"small\"}");
     let headers = format!("authorization: Bearer {KEY}\r\nx-tier: gold\r\n");
     let golden = post("/v1/chat/completions", &headers, AUTO);
-    assert_eq!(gateway.ask(&golden).await.text(), "{\"by\":\"large\"}");
+    assert_eq!(gateway.send(&golden).await.text(), "{\"by\":\"large\"}");
     // The upstream receives its own model name.
     assert_eq!(large.seen().requests[0].body, b"{\"model\":\"small\"}");
 
     let list = gateway
-        .ask(&get("/v1/models", &format!("x-api-key: {KEY}\r\n")))
+        .send(&get("/v1/models", &format!("x-api-key: {KEY}\r\n")))
         .await
         .json();
     let ids: Vec<_> = list["data"].as_array().unwrap().iter().collect();
@@ -102,8 +102,8 @@ async fn rules_select_the_model_and_the_usage_names_both_models() {
 async fn failures_move_to_the_next_model_and_the_fallback() {
     for failing in ["500 X", "429 X", "503 X"] {
         let (small, large) = (
-            answering(failing, "{}").await,
-            answering("200 OK", "{\"by\":\"large\"}").await,
+            responding(failing, "{}").await,
+            responding("200 OK", "{\"by\":\"large\"}").await,
         );
         let mut content =
             separate_upstreams(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
@@ -129,8 +129,8 @@ async fn failures_move_to_the_next_model_and_the_fallback() {
 #[tokio::test]
 async fn a_client_error_ends_the_failover() {
     let (small, large) = (
-        answering("400 X", "{\"error\":1}").await,
-        answering("200 OK", "{}").await,
+        responding("400 X", "{\"error\":1}").await,
+        responding("200 OK", "{}").await,
     );
     let mut content =
         separate_upstreams(&small.api_base(), &large.api_base(), "http://127.0.0.1:1");
@@ -144,8 +144,8 @@ async fn a_client_error_ends_the_failover() {
 #[tokio::test]
 async fn the_most_useful_response_survives_unreachable_models() {
     let limited = "{\"error\":\"slow down\"}";
-    let small = answering("429 X", limited).await;
-    let gone = answering("200 OK", "{}").await;
+    let small = responding("429 X", limited).await;
+    let gone = responding("200 OK", "{}").await;
     let nowhere = gone.api_base();
     drop(gone);
     let mut content = separate_upstreams(&small.api_base(), &nowhere, "http://127.0.0.1:1");
@@ -164,8 +164,8 @@ async fn the_most_useful_response_survives_unreachable_models() {
 #[tokio::test]
 async fn failover_never_reaches_a_model_without_a_grant() {
     let (small, forbidden) = (
-        answering("500 X", "{}").await,
-        answering("200 OK", "{}").await,
+        responding("500 X", "{}").await,
+        responding("200 OK", "{}").await,
     );
     let mut content = separate_upstreams(
         &small.api_base(),
@@ -204,12 +204,12 @@ fn busy(seconds: u32) -> Vec<Step> {
 
 #[tokio::test]
 async fn a_single_busy_backend_is_retried_unless_its_retry_after_is_long() {
-    let moment = Upstream::start([busy(0), json_answer("200 OK", "{\"ok\":1}")]).await;
+    let moment = Upstream::start([busy(0), json_response("200 OK", "{\"ok\":1}")]).await;
     let gateway = TestGateway::start(&[&moment]).await;
     assert_eq!(gateway.chat(SMALL).await.text(), "{\"ok\":1}");
     assert_eq!(count(&gateway, "fastllm_retries_total").await, 1);
 
-    let long = Upstream::start([busy(60), json_answer("200 OK", "{}")]).await;
+    let long = Upstream::start([busy(60), json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&long]).await;
     let reply = gateway.chat(SMALL).await;
     assert_eq!(
@@ -221,8 +221,8 @@ async fn a_single_busy_backend_is_retried_unless_its_retry_after_is_long() {
 
 #[tokio::test]
 async fn a_backend_with_a_retry_after_is_skipped_by_every_request() {
-    let bad = Upstream::start([busy(60), json_answer("200 OK", "{\"by\":\"bad\"}")]).await;
-    let good = answering("200 OK", "{\"by\":\"good\"}").await;
+    let bad = Upstream::start([busy(60), json_response("200 OK", "{\"by\":\"bad\"}")]).await;
+    let good = responding("200 OK", "{\"by\":\"good\"}").await;
     let gateway = TestGateway::start(&[&bad, &good]).await;
     for _ in 0..6 {
         assert_eq!(gateway.chat(SMALL).await.text(), "{\"by\":\"good\"}");
@@ -233,8 +233,8 @@ async fn a_backend_with_a_retry_after_is_skipped_by_every_request() {
 
 #[tokio::test]
 async fn a_backend_that_keeps_failing_is_ejected() {
-    let bad = answering("500 X", "{}").await;
-    let good = answering("200 OK", "{}").await;
+    let bad = responding("500 X", "{}").await;
+    let good = responding("200 OK", "{}").await;
     let flags = Options::flags(&["--policy=round-robin", "--health-interval=3600"]);
     let gateway = TestGateway::start_with(&[&bad, &good], flags).await;
     for _ in 0..10 {
@@ -255,8 +255,8 @@ async fn a_backend_that_keeps_failing_is_ejected() {
 #[tokio::test]
 async fn a_conversation_stays_on_its_backend() {
     let (one, two) = (
-        answering("200 OK", "{\"by\":1}").await,
-        answering("200 OK", "{\"by\":2}").await,
+        responding("200 OK", "{\"by\":1}").await,
+        responding("200 OK", "{\"by\":2}").await,
     );
     let gateway = TestGateway::start(&[&one, &two]).await;
     let mut talks = Vec::new();
@@ -285,9 +285,9 @@ async fn a_conversation_stays_on_its_backend() {
 async fn latency_is_measured_and_the_faster_backend_is_preferred() {
     let barrier = Barrier::new();
     let mut script = vec![Step::Wait(barrier.clone())];
-    script.extend(json_answer("200 OK", "{}"));
+    script.extend(json_response("200 OK", "{}"));
     let slow = Upstream::start([script]).await;
-    let fast = answering("200 OK", "{}").await;
+    let fast = responding("200 OK", "{}").await;
     let flags = Options::flags(&["--policy=lowest-latency"]);
     let gateway = TestGateway::start_with(&[&slow, &fast], flags).await;
     let mut held = gateway.client().await;

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use tempfile::NamedTempFile;
 
-use crate::support::{Barrier, Step, TestGateway, Upstream, json_answer, post};
+use crate::support::{Barrier, Step, TestGateway, Upstream, json_response, post};
 
 fn file(text: &str) -> NamedTempFile {
     let mut file = NamedTempFile::new().unwrap();
@@ -30,8 +30,8 @@ const SMALL: &str = "{\"model\":\"small\"}";
 
 #[tokio::test]
 async fn fallbacks_and_aliases_of_a_file_are_followed_within_the_grants() {
-    let small = Upstream::start([json_answer("500 X", "{}")]).await;
-    let large = Upstream::start([json_answer("200 OK", "{\"by\":\"large\"}")]).await;
+    let small = Upstream::start([json_response("500 X", "{}")]).await;
+    let large = Upstream::start([json_response("200 OK", "{\"by\":\"large\"}")]).await;
     let text = format!(
         "model_list:\n{}{}
 router_settings:
@@ -49,20 +49,20 @@ auth:
     let file = file(&text);
     let gateway = TestGateway::with_file(file.path(), &[]).await;
     for body in [SMALL, "{\"model\":\"gpt\"}"] {
-        let answer = gateway.ask(&request("sk-both", body)).await;
+        let response = gateway.send(&request("sk-both", body)).await;
         assert_eq!(
-            (answer.status, answer.text()),
+            (response.status, response.text()),
             (200, "{\"by\":\"large\"}".into())
         );
     }
     let before = large.seen().requests.len();
-    assert_eq!(gateway.ask(&request("sk-small", SMALL)).await.status, 500);
+    assert_eq!(gateway.send(&request("sk-small", SMALL)).await.status, 500);
     assert_eq!(large.seen().requests.len(), before);
 }
 
 #[tokio::test]
 async fn retries_and_timeouts_of_a_file_precede_the_flags() {
-    let failing = Upstream::start([json_answer("503 X", "{}")]).await;
+    let failing = Upstream::start([json_response("503 X", "{}")]).await;
     let barrier = Barrier::new();
     let silent = Upstream::start([vec![Step::Wait(barrier.clone())]]).await;
     let text = format!(
@@ -74,11 +74,11 @@ async fn retries_and_timeouts_of_a_file_precede_the_flags() {
     let file = file(&text);
     let flags = ["--max-retries=2", "--upstream-timeout=3600"];
     let gateway = TestGateway::with_file(file.path(), &flags).await;
-    assert_eq!(gateway.ask(&request("k", SMALL)).await.status, 503);
+    assert_eq!(gateway.send(&request("k", SMALL)).await.status, 503);
     assert_eq!(failing.seen().requests.len(), 1);
-    let often = gateway.ask(&request("k", "{\"model\":\"often\"}")).await;
+    let often = gateway.send(&request("k", "{\"model\":\"often\"}")).await;
     assert_eq!((often.status, failing.seen().requests.len()), (503, 3));
-    let silent = gateway.ask(&request("k", "{\"model\":\"silent\"}")).await;
+    let silent = gateway.send(&request("k", "{\"model\":\"silent\"}")).await;
     assert_eq!(silent.status, 504);
     barrier.cancel();
 }

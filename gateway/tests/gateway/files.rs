@@ -6,7 +6,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use crate::support::{
-    Barrier, Step, TestGateway, Upstream, chat, events, json_answer, logged, post,
+    Barrier, Step, TestGateway, Upstream, chat, events, json_response, logged, post,
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
@@ -61,14 +61,14 @@ fn without_key(headers: &str, body: &str) -> Vec<u8> {
 async fn until_admitted(gateway: &TestGateway, key: &str) {
     gateway
         .until("the new key", async || {
-            gateway.ask(&with_key(key, BODY)).await.status == 200
+            gateway.send(&with_key(key, BODY)).await.status == 200
         })
         .await;
 }
 
 #[tokio::test]
 async fn the_configuration_file_is_served_at_once() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let text = format!(
         "model_list:
 - model_name: small
@@ -86,34 +86,37 @@ auth:
     let gateway = TestGateway::with_file(&folder.file(), &[]).await;
     // The gateway is ready immediately.
     assert_eq!(gateway.get("/readyz").await.status, 200);
-    assert_eq!(gateway.ask(&with_key("client-key", BODY)).await.status, 200);
+    assert_eq!(
+        gateway.send(&with_key("client-key", BODY)).await.status,
+        200
+    );
     let request = upstream.request();
     assert_eq!(request.header("x-key"), Some("upstream-key"));
     assert_eq!(request.body, b"{\"model\":\"own-name\"}");
-    assert_eq!(gateway.ask(&with_key("wrong-key", BODY)).await.status, 401);
-    assert_eq!(gateway.ask(&with_key("late-key", BODY)).await.status, 401);
-    assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 401);
+    assert_eq!(gateway.send(&with_key("wrong-key", BODY)).await.status, 401);
+    assert_eq!(gateway.send(&with_key("late-key", BODY)).await.status, 401);
+    assert_eq!(gateway.send(&without_key("", BODY)).await.status, 401);
     let large = with_key("client-key", "{\"model\":\"large\"}");
-    assert_eq!(gateway.ask(&large).await.status, 403);
+    assert_eq!(gateway.send(&large).await.status, 403);
     assert!(gateway.finish().await.is_empty());
 }
 
 #[tokio::test]
 async fn without_keys_the_gateway_is_open_and_logs_it() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = Folder::with(&format!(
         "model_list:\n{}",
         model("small", &upstream.api_base())
     ));
     let gateway = TestGateway::with_file(&folder.file(), &[]).await;
-    assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 200);
+    assert_eq!(gateway.send(&without_key("", BODY)).await.status, 200);
     assert!(logged().contains("the gateway is open to everyone"));
     // A master key closes it.
     let closed = TestGateway::with_file(&folder.file(), &["--master-key=canary-master-key"]).await;
-    assert_eq!(closed.ask(&without_key("", BODY)).await.status, 401);
+    assert_eq!(closed.send(&without_key("", BODY)).await.status, 401);
     assert_eq!(
         closed
-            .ask(&with_key("canary-master-key", BODY))
+            .send(&with_key("canary-master-key", BODY))
             .await
             .status,
         200
@@ -123,7 +126,7 @@ async fn without_keys_the_gateway_is_open_and_logs_it() {
 
 #[tokio::test]
 async fn a_virtual_model_follows_its_rules() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let base = upstream.api_base();
     let text = format!(
         "model_list:
@@ -157,7 +160,7 @@ fastllm:
         batch,
         with_key("night-key", auto),
     ] {
-        assert_eq!(gateway.ask(&request).await.status, 200);
+        assert_eq!(gateway.send(&request).await.status, 200);
     }
     let forwarded: Vec<_> = upstream
         .seen()
@@ -171,7 +174,7 @@ fastllm:
 
 #[tokio::test]
 async fn an_invalid_backend_does_not_affect_others() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let base = upstream.api_base();
     let text = format!(
         "model_list:
@@ -184,10 +187,12 @@ async fn an_invalid_backend_does_not_affect_others() {
     let folder = Folder::with(&text);
     let gateway = TestGateway::with_file(&folder.file(), &[]).await;
     for _ in 0..4 {
-        assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 200);
+        assert_eq!(gateway.send(&without_key("", BODY)).await.status, 200);
     }
     // The model exists, but has no usable backend.
-    let large = gateway.ask(&without_key("", "{\"model\":\"large\"}")).await;
+    let large = gateway
+        .send(&without_key("", "{\"model\":\"large\"}"))
+        .await;
     assert_eq!(large.status, 502);
     let logs = logged();
     assert!(logs.contains("expected openai, anthropic or gemini"));
@@ -209,7 +214,7 @@ fn gated(barrier: &Barrier) -> Vec<Step> {
 /// Changes the file while a stream runs, and makes the gateway reload it.
 async fn changed_midway(flags: &[&str], read: impl AsyncFn(&TestGateway)) {
     let barrier = Barrier::new();
-    let upstream = Upstream::start([gated(&barrier), json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([gated(&barrier), json_response("200 OK", "{}")]).await;
     let folder = Folder::with(&small(&upstream.api_base(), "old-key"));
     let gateway = TestGateway::with_file(&folder.file(), flags).await;
     let mut client = gateway.client().await;
@@ -218,11 +223,11 @@ async fn changed_midway(flags: &[&str], read: impl AsyncFn(&TestGateway)) {
     client.head().await;
     client.until(EVENT).await;
 
-    let elsewhere = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let elsewhere = Upstream::start([json_response("200 OK", "{}")]).await;
     folder.write(&small(&elsewhere.api_base(), "new-key"));
     read(&gateway).await;
     until_admitted(&gateway, "new-key").await;
-    assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 401);
+    assert_eq!(gateway.send(&with_key("old-key", BODY)).await.status, 401);
 
     barrier.cancel();
     client.until(EVENT).await;
@@ -237,7 +242,7 @@ async fn a_changed_file_is_reloaded_and_streams_continue() {
 
 #[tokio::test]
 async fn a_changed_included_file_is_reloaded() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = Folder::with("include: [keys.yaml, models.yaml]\n");
     let write = |name: &str, text: &str| {
         std::fs::write(folder.0.path().join(name), text).unwrap();
@@ -248,7 +253,7 @@ async fn a_changed_included_file_is_reloaded() {
         |key: &str| format!("auth: {{keys: [{{name: app, key: {key}, models: [small]}}]}}\n");
     write("keys.yaml", &keys("old-key"));
     let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
-    assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 200);
+    assert_eq!(gateway.send(&with_key("old-key", BODY)).await.status, 200);
     write("keys.yaml", "auth: {keys: [\n");
     let failures = "fastllm_snapshot_poll_failures_total";
     gateway
@@ -256,14 +261,14 @@ async fn a_changed_included_file_is_reloaded() {
             gateway.metric(failures).await > 0.5
         })
         .await;
-    assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 200);
+    assert_eq!(gateway.send(&with_key("old-key", BODY)).await.status, 200);
     assert!(logged().contains("keys.yaml"));
     write("keys.yaml", &keys("new-key"));
     until_admitted(&gateway, "new-key").await;
-    assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 401);
+    assert_eq!(gateway.send(&with_key("old-key", BODY)).await.status, 401);
 }
 
-fn hang_up() {
+fn disconnect() {
     let pid = std::process::id().to_string();
     let sent = Command::new("kill").args(["-HUP", &pid]).status();
     assert!(sent.unwrap().success());
@@ -273,15 +278,15 @@ fn hang_up() {
 async fn sighup_reloads_the_file_and_streams_continue() {
     changed_midway(&["--config-poll=0"], async |gateway| {
         // The file is not watched.
-        assert_eq!(gateway.ask(&with_key("new-key", BODY)).await.status, 401);
-        hang_up();
+        assert_eq!(gateway.send(&with_key("new-key", BODY)).await.status, 401);
+        disconnect();
     })
     .await;
 }
 
 #[tokio::test]
 async fn an_invalid_file_changes_nothing() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = Folder::with(&small(&upstream.api_base(), "old-key"));
     let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
     let version = gateway.metric("fastllm_snapshot_version").await;
@@ -307,9 +312,9 @@ async fn an_invalid_file_changes_nothing() {
             })
             .await;
         seen += 1.0;
-        assert_eq!(gateway.ask(&with_key("old-key", BODY)).await.status, 200);
-        assert_eq!(gateway.ask(&without_key("", BODY)).await.status, 401);
-        assert_eq!(gateway.ask(&with_key("new-key", BODY)).await.status, 401);
+        assert_eq!(gateway.send(&with_key("old-key", BODY)).await.status, 200);
+        assert_eq!(gateway.send(&without_key("", BODY)).await.status, 401);
+        assert_eq!(gateway.send(&with_key("new-key", BODY)).await.status, 401);
     }
     assert!((gateway.metric("fastllm_snapshot_version").await - version).abs() < 0.5);
     let logs = logged();
@@ -329,7 +334,7 @@ fn swap(folder: &Path, data: &str) {
 
 #[tokio::test]
 async fn an_updated_config_map_is_reloaded() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     for (data, key) in [("..1", "key-1"), ("..2", "key-2")] {
@@ -341,17 +346,17 @@ async fn an_updated_config_map_is_reloaded() {
     let file = folder.join("gateway.yaml");
     std::os::unix::fs::symlink("..data/gateway.yaml", &file).unwrap();
     let gateway = TestGateway::with_file(&file, &["--config-poll=1"]).await;
-    assert_eq!(gateway.ask(&with_key("key-1", BODY)).await.status, 200);
+    assert_eq!(gateway.send(&with_key("key-1", BODY)).await.status, 200);
     swap(folder, "..2");
     until_admitted(&gateway, "key-2").await;
 }
 
 #[tokio::test]
 async fn counters_of_an_unchanged_backend_survive_a_reload() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = Folder::with(&small(&upstream.api_base(), "sk-usual"));
     let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
-    assert_eq!(gateway.ask(&chat(BODY)).await.status, 200);
+    assert_eq!(gateway.send(&chat(BODY)).await.status, 200);
     let before = gateway.get("/health").await.json();
     let text = small(&upstream.api_base(), "sk-usual");
     folder.write(&format!("{text}fastllm: {{balance_abs: 3}}\n"));
@@ -369,8 +374,8 @@ async fn counters_of_an_unchanged_backend_survive_a_reload() {
 
 #[tokio::test]
 async fn a_cached_response_stays_with_its_principal_when_the_file_is_reordered() {
-    let answer = |number: u32| json_answer("200 OK", &format!("{{\"number\":{number}}}"));
-    let upstream = Upstream::start((1..9).map(answer)).await;
+    let response = |number: u32| json_response("200 OK", &format!("{{\"number\":{number}}}"));
+    let upstream = Upstream::start((1..9).map(response)).await;
     let text = |keys: &str| {
         format!(
             "model_list:\n- {{model_name: small, cache_ttl_seconds: 3600, \
@@ -382,7 +387,8 @@ litellm_params: {{api_base: '{}'}}}}\nauth: {{keys: [{keys}]}}\n",
     let folder = Folder::with(&text(&key("first")));
     let gateway = TestGateway::with_file(&folder.file(), &["--config-poll=1"]).await;
     until_admitted(&gateway, "sk-first").await;
-    let number = async |key: &str| gateway.ask(&with_key(key, BODY)).await.json()["number"].clone();
+    let number =
+        async |key: &str| gateway.send(&with_key(key, BODY)).await.json()["number"].clone();
     assert_eq!(number("sk-first").await, 1);
 
     // The second key takes the position of the first one.

@@ -82,7 +82,7 @@ async fn no_heartbeats_within_an_event_or_in_other_responses() {
         (events(&[ONE, &overlong], false), [ONE, &overlong].concat()),
         (whole.into(), "{\"choices\":".to_owned()),
     ] {
-        let script = vec![Step::Send(sent), Step::UntilHangUp];
+        let script = vec![Step::Send(sent), Step::UntilDisconnect];
         let upstream = Upstream::start([script]).await;
         let gateway = TestGateway::start_with(&[&upstream], Options::flags(&flags)).await;
         let reply = gateway.chat(BODY).await;
@@ -94,8 +94,8 @@ async fn no_heartbeats_within_an_event_or_in_other_responses() {
 #[tokio::test]
 async fn heartbeats_are_sent_over_http2() {
     let (gateway, _upstream, barrier) = pausing(&[ONE], &[DONE]).await;
-    chat_over_http2(&gateway, "null", BODY, async |answer| {
-        let mut body = answer.into_body();
+    chat_over_http2(&gateway, "null", BODY, async |response| {
+        let mut body = response.into_body();
         for part in [ONE, HEARTBEAT, HEARTBEAT] {
             assert_eq!(next_data(&mut body).await.unwrap().unwrap(), part);
         }

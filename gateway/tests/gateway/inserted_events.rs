@@ -136,7 +136,7 @@ async fn a_heartbeat_is_nothing_to_any_client() {
 async fn no_heartbeat_comes_between_the_halves_of_a_line_end() {
     let one = event(1).replace('\n', "\r\n");
     let sent = one.strip_suffix('\n').unwrap();
-    let script = vec![Step::Send(events(&[sent], false)), Step::UntilHangUp];
+    let script = vec![Step::Send(events(&[sent], false)), Step::UntilDisconnect];
     let upstream = Upstream::start([script]).await;
     // A heartbeat would be due before the upstream has stalled.
     let flags = ["--sse-heartbeat=1", "--stream-idle-timeout=2"];
@@ -153,7 +153,7 @@ async fn an_upstreams_comments_are_forwarded_at_once() {
         Step::Send(events(&[&event(1), ": ping\n", ": ping\r\n: pi"], false)),
         Step::Wait(barrier.clone()),
         Step::Send(b"3\r\nng\n\r\n".to_vec()),
-        Step::UntilHangUp,
+        Step::UntilDisconnect,
     ];
     let upstream = Upstream::start([script]).await;
     let gateway = TestGateway::start(&[&upstream]).await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::net::TcpStream;
 
 use crate::support::{
-    Barrier, Client, KEY, Options, Step, TestGateway, Upstream, chat, events, get, json_answer,
+    Barrier, Client, KEY, Options, Step, TestGateway, Upstream, chat, events, get, json_response,
     soon,
 };
 
@@ -25,7 +25,7 @@ async fn shutdown_finishes_running_responses_and_closes_idle_connections() {
     let upstream = Upstream::start([script]).await;
     let mut gateway = TestGateway::start(&[&upstream]).await;
     let mut idle = gateway.client().await;
-    assert_eq!(idle.ask(&get("/livez", "")).await.status, 200);
+    assert_eq!(idle.send(&get("/livez", "")).await.status, 200);
     let mut client = gateway.client().await;
     client.write(&chat(STREAMED)).await;
     client.head().await;
@@ -82,12 +82,12 @@ async fn shutdown_does_not_wait_for_idle_http2_connections() {
 async fn shutdown_finishes_the_streams_of_an_http2_connection() {
     let barrier = Barrier::new();
     let mut script = vec![Step::Wait(barrier.clone())];
-    script.extend(json_answer("200 OK", "{}"));
+    script.extend(json_response("200 OK", "{}"));
     let upstream = Upstream::start([script]).await;
     let mut gateway = TestGateway::start_with(&[&upstream], Options::flags(&[LONG_GRACE])).await;
     let address = gateway.address;
     let mut idle = gateway.client().await;
-    assert_eq!(idle.ask(&get("/livez", "")).await.status, 200);
+    assert_eq!(idle.send(&get("/livez", "")).await.status, 200);
     let stream = TcpStream::connect(address).await.unwrap();
     let (mut requests, connection) = h2::client::handshake(stream).await.unwrap();
     let request = http::Request::post("http://g/v1/chat/completions")
@@ -115,7 +115,7 @@ async fn shutdown_finishes_the_streams_of_an_http2_connection() {
 async fn shutdown_does_not_wait_for_the_rest_of_a_request_head() {
     let mut gateway = TestGateway::start_with(&[], Options::flags(&[LONG_GRACE])).await;
     let mut stuck = gateway.client().await;
-    assert_eq!(stuck.ask(&get("/livez", "")).await.status, 200);
+    assert_eq!(stuck.send(&get("/livez", "")).await.status, 200);
     stuck.write(b"GET /livez HTTP/1.1\r\nhost").await;
     let mut fresh = gateway.client().await;
     fresh.write(b"GET /livez HTTP/1.1\r\nhost").await;
@@ -134,7 +134,7 @@ async fn shutdown_does_not_wait_for_the_rest_of_a_request_head() {
 
 #[tokio::test]
 async fn readiness_fails_before_the_gateway_stops_serving() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let flags = Options::flags(&["--shutdown-delay=2", "--status-port=0"]);
     let mut gateway = TestGateway::start_with(&[&upstream], flags).await;
     gateway.stop();
@@ -144,15 +144,15 @@ async fn readiness_fails_before_the_gateway_stops_serving() {
         })
         .await;
     let mut status = Client::connect(gateway.status_address.unwrap()).await;
-    assert_eq!(status.ask(&get("/readyz", "")).await.status, 503);
-    assert_eq!(status.ask(&get("/livez", "")).await.status, 200);
+    assert_eq!(status.send(&get("/readyz", "")).await.status, 503);
+    assert_eq!(status.send(&get("/livez", "")).await.status, 200);
     assert_eq!(gateway.chat("{\"model\":\"small\"}").await.status, 200);
     gateway.ended().await;
 }
 
 #[tokio::test]
 async fn an_unfinished_response_is_aborted_after_the_grace_period() {
-    let script = vec![Step::Send(events(&[EVENT], false)), Step::UntilHangUp];
+    let script = vec![Step::Send(events(&[EVENT], false)), Step::UntilDisconnect];
     let upstream = Upstream::start([script]).await;
     let mut gateway =
         TestGateway::start_with(&[&upstream], Options::flags(&["--shutdown-grace=1"])).await;
@@ -168,7 +168,7 @@ async fn an_unfinished_response_is_aborted_after_the_grace_period() {
 
 #[tokio::test]
 async fn a_status_port_removes_the_details_from_the_public_port() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--status-port=0"])).await;
     let mut status = Client::connect(gateway.status_address.unwrap()).await;
     for path in ["/health", "/healthz"] {
@@ -177,7 +177,7 @@ async fn a_status_port_removes_the_details_from_the_public_port() {
             (public.status, public.json()),
             (200, json!({"status": "ok"}))
         );
-        let health = status.ask(&get(path, "")).await.json();
+        let health = status.send(&get(path, "")).await.json();
         let members: BTreeSet<&str> = health
             .as_object()
             .unwrap()
@@ -200,7 +200,7 @@ async fn a_status_port_removes_the_details_from_the_public_port() {
         assert_eq!(health["backends"].as_array().unwrap().len(), 3);
     }
     assert_eq!(gateway.get("/metrics").await.status, 401);
-    let metrics = status.ask(&get("/metrics", "")).await;
+    let metrics = status.send(&get("/metrics", "")).await;
     assert!(
         metrics
             .header("content-type")
@@ -210,13 +210,13 @@ async fn a_status_port_removes_the_details_from_the_public_port() {
     assert!(metrics.text().contains("fastllm_build_info"));
     assert_eq!(gateway.get("/readyz").await.status, 200);
     assert_eq!(gateway.get("/livez").await.status, 200);
-    assert_eq!(status.ask(&get("/v1/models", "")).await.status, 404);
+    assert_eq!(status.send(&get("/v1/models", "")).await.status, 404);
 }
 
 #[tokio::test]
 async fn health_fails_only_when_no_backend_is_healthy() {
     let upstream = Upstream::start([]).await;
-    upstream.answer_probes("500 X");
+    upstream.set_probe_status("500 X");
     let gateway =
         TestGateway::start_with(&[&upstream], Options::flags(&["--health-interval=1"])).await;
     gateway

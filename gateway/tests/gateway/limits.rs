@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use crate::support::{
     Barrier, Control, KEY, Options, Reply, SnapshotContent, Step, TestGateway, Upstream, chat,
-    content, events, json_answer, logged, post, raw, snapshot,
+    content, events, json_response, logged, post, raw, snapshot,
 };
 
 const BODY: &str = "{\"model\":\"small\",\"max_tokens\":10}";
-const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":10}}";
+const RESPONSE: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":10}}";
 
 pub(crate) fn limits(requests: Option<u64>, tokens: Option<u64>, at_once: Option<u64>) -> Limits {
     Limits {
@@ -75,12 +75,12 @@ fn rates(reply: &Reply) -> Vec<String> {
 
 #[tokio::test]
 async fn responses_and_rejections_carry_rate_limit_headers() {
-    let answer = raw(format!(
+    let response = raw(format!(
         "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-requests: 9999\r\ncontent-length: {}\r\n\
-         content-type: application/json\r\n\r\n{ANSWER}",
-        ANSWER.len()
+         content-type: application/json\r\n\r\n{RESPONSE}",
+        RESPONSE.len()
     ));
-    let upstream = Upstream::start([answer]).await;
+    let upstream = Upstream::start([response]).await;
     let gateway = serving(&upstream, Some(limits(Some(2), Some(100), None)), None).await;
     let first = gateway.chat(BODY).await;
     assert_eq!(first.status, 200);
@@ -124,10 +124,10 @@ async fn responses_and_rejections_carry_rate_limit_headers() {
 
 #[tokio::test]
 async fn rate_limit_headers_of_upstreams_are_forwarded_only_if_listed() {
-    let answer = raw(
+    let response = raw(
         "HTTP/1.1 200 OK\r\nx-ratelimit-remaining-requests: 9999\r\ncontent-length: 2\r\n\r\n{}",
     );
-    let upstream = Upstream::start([answer]).await;
+    let upstream = Upstream::start([response]).await;
     let flag = "--forward-response-header=x-ratelimit-remaining-requests";
     for (flags, expected) in [(&[][..], None), (&[flag], Some("9999"))] {
         let gateway = TestGateway::start_with(&[&upstream], Options::flags(flags)).await;
@@ -139,7 +139,7 @@ async fn rate_limit_headers_of_upstreams_are_forwarded_only_if_listed() {
 
 #[tokio::test]
 async fn a_request_larger_than_the_rate_limit_is_a_400_naming_limit_and_demand() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = serving(&upstream, Some(limits(None, Some(100), None)), None).await;
     let reply = gateway
         .chat("{\"model\":\"small\",\"max_tokens\":1000}")
@@ -162,7 +162,7 @@ async fn a_request_larger_than_the_rate_limit_is_a_400_naming_limit_and_demand()
 
 #[tokio::test]
 async fn an_exceeded_budget_is_a_402_naming_it_and_raising_it_takes_effect_at_once() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let mut content = limited(&upstream, None, Some(budget(30)));
     let gateway = TestGateway::serving(&content, Options::default()).await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
@@ -202,7 +202,7 @@ async fn an_exceeded_budget_is_a_402_naming_it_and_raising_it_takes_effect_at_on
 /// Covers every endpoint and every way of sending the key.
 #[tokio::test]
 async fn every_endpoint_enforces_the_budget() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = serving(&upstream, None, Some(budget(1))).await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--b--\r\n";
@@ -232,7 +232,7 @@ async fn every_endpoint_enforces_the_budget() {
         ] {
             let headers = format!("{who}\r\ncontent-type: {kind}\r\n");
             let reply = gateway
-                .ask(&post(&format!("/v1/{path}"), &headers, body))
+                .send(&post(&format!("/v1/{path}"), &headers, body))
                 .await;
             assert_eq!(reply.status, 402, "{path}: {}", reply.text());
         }
@@ -262,8 +262,8 @@ pub(crate) fn frequent_reports() -> Options {
 #[tokio::test]
 async fn a_client_that_leaves_before_the_response_is_not_charged_and_frees_its_slot() {
     let barrier = Barrier::new();
-    let slow = vec![Step::Wait(barrier.clone()), Step::UntilHangUp];
-    let upstream = Upstream::start([slow, json_answer("200 OK", ANSWER)]).await;
+    let slow = vec![Step::Wait(barrier.clone()), Step::UntilDisconnect];
+    let upstream = Upstream::start([slow, json_response("200 OK", RESPONSE)]).await;
     let content = limited(
         &upstream,
         Some(limits(Some(9), None, Some(1))),
@@ -318,7 +318,7 @@ async fn an_aborted_stream_is_settled_with_the_estimate_of_its_usage_event() {
 
 #[tokio::test]
 async fn an_upstream_failure_debits_the_rate_limit_but_not_the_budget() {
-    let upstream = Upstream::start([json_answer("400 Bad Request", "{\"error\":{}}")]).await;
+    let upstream = Upstream::start([json_response("400 Bad Request", "{\"error\":{}}")]).await;
     let content = limited(
         &upstream,
         Some(limits(Some(2), None, None)),
@@ -333,7 +333,7 @@ async fn an_upstream_failure_debits_the_rate_limit_but_not_the_budget() {
 
 #[tokio::test]
 async fn money_is_computed_with_the_prices_from_control() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let mut described = budget(0);
     described.tokens_total = None;
     described.cost_total_micros = Some(Micros(100));
@@ -365,7 +365,7 @@ async fn money_is_computed_with_the_prices_from_control() {
 
 #[tokio::test]
 async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let content = limited(&upstream, None, Some(budget(100)));
     let control = Control::start(snapshot(&content)).await;
     control.set_limits_state(LimitsState {
@@ -435,7 +435,7 @@ fn demand(reports: &[LimitReport]) -> u64 {
 
 #[tokio::test]
 async fn the_usage_of_a_failed_report_is_reported_again() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let content = limited(&upstream, Some(limits(Some(1000), None, None)), None);
     let control = Control::start(snapshot(&content)).await;
     control.reject_reports(true);
@@ -464,7 +464,7 @@ async fn the_usage_of_a_failed_report_is_reported_again() {
 /// The report interval is one hour, and no request is rejected.
 #[tokio::test]
 async fn a_gateway_without_a_grant_reports_again_soon() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let control = Control::start(snapshot(&limited(&upstream, None, Some(budget(100))))).await;
     let share = |granted| LimitReportReply {
         replicas: 2,
@@ -495,7 +495,7 @@ async fn a_gateway_without_a_grant_reports_again_soon() {
 
 #[tokio::test]
 async fn a_duplicate_replica_is_reported_once() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let control = Control::start(snapshot(&limited(&upstream, None, None))).await;
     control.set_report_reply(LimitReportReply {
         replicas: 2,
@@ -521,7 +521,7 @@ async fn a_duplicate_replica_is_reported_once() {
 /// from disk, including what was spent after control became unavailable.
 #[tokio::test]
 async fn a_restart_without_control_keeps_all_spending() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("snapshot.json");
     let options = || Options {
@@ -564,7 +564,7 @@ async fn a_restart_without_control_keeps_all_spending() {
 
 #[tokio::test]
 async fn reports_include_the_demand_of_rejected_requests() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let content = limited(&upstream, Some(limits(Some(1), None, None)), None);
     let gateway = TestGateway::serving(&content, frequent_reports()).await;
     for status in [200, 429, 429] {
@@ -590,7 +590,7 @@ fn cached_content(upstream: &Upstream, limits: Limits, budget: Budget) -> Snapsh
 
 #[tokio::test]
 async fn a_cache_hit_counts_like_the_original_response() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let all = limits(Some(9), Some(1000), Some(1));
     let gateway = TestGateway::serving(
         &cached_content(&upstream, all, budget(100)),
@@ -614,7 +614,7 @@ async fn a_cache_hit_counts_like_the_original_response() {
 
 #[tokio::test]
 async fn a_cache_hit_does_not_bypass_an_exhausted_rate_limit() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let two = limits(Some(2), None, None);
     let gateway = TestGateway::serving(
         &cached_content(&upstream, two, budget(1000)),
@@ -632,7 +632,7 @@ async fn a_cache_hit_does_not_bypass_an_exhausted_rate_limit() {
 #[tokio::test]
 async fn a_cache_hit_costs_nothing() {
     let paid = "{\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":10,\"cost\":0.000150}}";
-    let upstream = Upstream::start([json_answer("200 OK", paid)]).await;
+    let upstream = Upstream::start([json_response("200 OK", paid)]).await;
     let money = Budget {
         tokens_total: None,
         cost_total_micros: Some(Micros(200)),

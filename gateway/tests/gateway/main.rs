@@ -7,9 +7,11 @@
     reason = "tests"
 )]
 
+mod backend_concurrency;
 mod cache;
 mod cache_isolation;
 mod chat;
+mod client_disconnects;
 mod compressed;
 mod cors;
 mod endpoints;
@@ -17,7 +19,6 @@ mod estimates;
 mod failover;
 mod fallbacks;
 mod files;
-mod hang_up;
 mod heartbeats;
 mod inserted_events;
 mod lifecycle;
@@ -26,12 +27,11 @@ mod metadata;
 mod probes;
 mod quantities;
 mod queries;
-mod refusals;
+mod rejections;
 mod reports;
 mod retries;
 mod secrets;
 mod snapshots;
-mod spills;
 mod stored_responses;
 mod stream_endings;
 mod streams;
@@ -41,7 +41,7 @@ mod time_limits;
 mod tls;
 mod tls_clients;
 mod traces;
-mod turns;
 mod uploads;
 mod upstream_credentials;
 mod upstream_errors;
+mod usage_spill;

@@ -3,12 +3,12 @@
 use fastllm_contract::MetadataValue::{Flag, Float, Integer, Text};
 use serde_json::json;
 
-use crate::support::{KEY, Options, TestGateway, Upstream, json_answer, post};
+use crate::support::{KEY, Options, TestGateway, Upstream, json_response, post};
 
-const ANSWER: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}";
+const RESPONSE: &str = "{\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}";
 
 async fn gateway(flags: &[&str]) -> (TestGateway, Upstream) {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(flags)).await;
     (gateway, upstream)
 }
@@ -76,7 +76,7 @@ async fn invalid_metadata_is_rejected_and_not_forwarded() {
         for path in ["/v1/chat/completions", "/v1/embeddings", "/v1/responses"] {
             let body = format!("{{\"model\":\"small\",{metadata}}}");
             let request = post(path, &format!("x-api-key: {KEY}\r\n"), &body);
-            let (status, _, given, param) = gateway.ask(&request).await.error();
+            let (status, _, given, param) = gateway.send(&request).await.error();
             assert_eq!((status, given.as_str()), (400, code), "{body}");
             assert_eq!(param, json!("metadata"));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fastllm_contract::{HealthCheck, Secret};
 
 use crate::support::{
-    Options, SnapshotContent, Step, TestGateway, Upstream, chat, content, json_answer, raw,
+    Options, SnapshotContent, Step, TestGateway, Upstream, chat, content, json_response, raw,
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
@@ -33,7 +33,7 @@ async fn is_healthy(gateway: &TestGateway) -> bool {
 
 #[tokio::test]
 async fn a_probe_follows_the_backends_health_check() {
-    let upstream = Upstream::start([json_answer("401 X", "{}")]).await;
+    let upstream = Upstream::start([json_response("401 X", "{}")]).await;
     let mut content = checked(&upstream, "//ping", "POST", "200,401");
     let options = &mut content.models[0].backends[0].request_options;
     options.headers = BTreeMap::from([("x-tenant".to_owned(), Secret::new("blue"))]);
@@ -69,7 +69,7 @@ async fn an_unexpected_status_fails_the_probe() {
 
 #[tokio::test]
 async fn a_backend_without_a_health_check_is_healthy() {
-    let sick = Upstream::start([json_answer("500 X", "{}")]).await;
+    let sick = Upstream::start([json_response("500 X", "{}")]).await;
     let mut content = checked(&sick, "/models", "POST", "2xx");
     let gateway = TestGateway::serving(&content, frequent_probes()).await;
     gateway
@@ -86,8 +86,8 @@ async fn a_backend_without_a_health_check_is_healthy() {
 #[tokio::test]
 async fn a_hanging_probe_does_not_delay_other_probes() {
     let started = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx";
-    let stuck = Upstream::start([vec![Step::Send(started.into()), Step::UntilHangUp]]).await;
-    let well = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let stuck = Upstream::start([vec![Step::Send(started.into()), Step::UntilDisconnect]]).await;
+    let well = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[stuck.api_base(), well.api_base()]);
     content.models.drain(..2);
     for backend in &mut content.models[0].backends {
@@ -103,7 +103,7 @@ async fn a_hanging_probe_does_not_delay_other_probes() {
 #[tokio::test]
 async fn a_hanging_body_fails_the_probe() {
     let started = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nx";
-    let stuck = Upstream::start([vec![Step::Send(started.into()), Step::UntilHangUp]]).await;
+    let stuck = Upstream::start([vec![Step::Send(started.into()), Step::UntilDisconnect]]).await;
     let flags = Options::flags(&["--health-interval=1", "--health-timeout=1"]);
     let gateway = TestGateway::serving(&checked(&stuck, "/models", "POST", "2xx"), flags).await;
     gateway
@@ -113,7 +113,7 @@ async fn a_hanging_body_fails_the_probe() {
 
 #[tokio::test]
 async fn requests_carry_the_backends_additional_headers() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let backend = &mut content.models[2].backends[0];
     backend.upstream_model = "gpt 4".to_owned();
@@ -128,7 +128,7 @@ async fn requests_carry_the_backends_additional_headers() {
         .map(|(name, value)| (name.to_owned(), Secret::new(value)))
         .into();
     let gateway = TestGateway::serving(&content, Options::default()).await;
-    assert_eq!(gateway.ask(&chat(BODY)).await.status, 200);
+    assert_eq!(gateway.send(&chat(BODY)).await.status, 200);
     let request = upstream.request();
     assert_eq!(
         request.word(1),

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::cache::{BODY, cache_status, cached_content, numbered_upstream};
 use crate::support::{
-    KEY, Options, Reply, SnapshotContent, TestGateway, Upstream, content, get, json_answer, logged,
-    post,
+    KEY, Options, Reply, SnapshotContent, TestGateway, Upstream, content, get, json_response,
+    logged, post,
 };
 
 /// The default content, whose backend for `small` sends these parameters.
@@ -19,15 +19,15 @@ fn with_query(upstream: &Upstream, query: &[(&str, &str)]) -> SnapshotContent {
     content
 }
 
-async fn ask(gateway: &TestGateway, query: &str) -> Reply {
+async fn send(gateway: &TestGateway, query: &str) -> Reply {
     let headers = format!("authorization: Bearer {KEY}\r\n");
     let path = format!("/v1/chat/completions{query}");
-    gateway.ask(&post(&path, &headers, BODY)).await
+    gateway.send(&post(&path, &headers, BODY)).await
 }
 
 #[tokio::test]
 async fn allowed_parameters_reach_the_upstream_as_received() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let options = Options::flags(&["--forward-query=include[],x"]);
     let gateway = TestGateway::serving(&content(&[upstream.api_base()]), options).await;
     for (query, target) in [
@@ -42,7 +42,7 @@ async fn allowed_parameters_reach_the_upstream_as_received() {
             "/v1/chat/completions?x=%2f+%C3%a9&include[]=a&include%5B%5D=b",
         ),
     ] {
-        assert_eq!(ask(&gateway, query).await.status, 200, "{query}");
+        assert_eq!(send(&gateway, query).await.status, 200, "{query}");
         let requests = upstream.seen().requests;
         assert_eq!(requests.last().unwrap().word(1), target, "{query}");
     }
@@ -50,7 +50,7 @@ async fn allowed_parameters_reach_the_upstream_as_received() {
 
 #[tokio::test]
 async fn the_backends_own_parameters_win() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let own = [("api-version", "1"), ("tenant", "a b")];
     let options = Options::flags(&["--forward-query=x"]);
     let gateway = TestGateway::serving(&with_query(&upstream, &own), options).await;
@@ -59,7 +59,7 @@ async fn the_backends_own_parameters_win() {
         ("?api-version=2", ""),
         ("?API%2DVersion=2&x=%20&api-version=3", "&x=%20"),
     ] {
-        assert_eq!(ask(&gateway, query).await.status, 200, "{query}");
+        assert_eq!(send(&gateway, query).await.status, 200, "{query}");
         let requests = upstream.seen().requests;
         let target = format!("/v1/chat/completions?api-version=1&tenant=a%20b{added}");
         assert_eq!(requests.last().unwrap().word(1), target, "{query}");
@@ -68,7 +68,7 @@ async fn the_backends_own_parameters_win() {
 
 #[tokio::test]
 async fn other_parameters_are_rejected_by_name_and_never_logged() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for (query, code, param) in [
         (
@@ -99,7 +99,7 @@ async fn other_parameters_are_rejected_by_name_and_never_logged() {
             Value::Null,
         ),
     ] {
-        let reply = ask(&gateway, query).await;
+        let reply = send(&gateway, query).await;
         let (status, kind, replied, named) = reply.error();
         assert_eq!(
             (status, kind.as_str()),
@@ -110,15 +110,15 @@ async fn other_parameters_are_rejected_by_name_and_never_logged() {
         assert!(!reply.text().contains("canary-value"), "{query}");
     }
     let headers = format!("authorization: Bearer {KEY}\r\n");
-    let models = gateway.ask(&get("/v1/models?limit=1", &headers)).await;
+    let models = gateway.send(&get("/v1/models?limit=1", &headers)).await;
     assert_eq!((models.error().0, models.error().3), (400, json!("limit")));
     let models = gateway
-        .ask(&get("/v1/models?api-version=1", &headers))
+        .send(&get("/v1/models?api-version=1", &headers))
         .await;
     assert_eq!(models.status, 200);
     // A missing key is reported before parameters.
     let open = post("/v1/chat/completions?key=canary-value", "", BODY);
-    assert_eq!(gateway.ask(&open).await.status, 401);
+    assert_eq!(gateway.send(&open).await.status, 401);
 
     assert!(upstream.seen().requests.is_empty());
     drop(gateway.finish().await);
@@ -137,7 +137,7 @@ async fn forwarded_parameters_are_part_of_the_cache_key() {
         ("?api-version=1", 2, "hit"),
         ("", 1, "hit"),
     ] {
-        let reply = ask(&gateway, query).await;
+        let reply = send(&gateway, query).await;
         assert_eq!(cache_status(&reply), (number, Some(cached)), "{query}");
     }
 }

@@ -2,16 +2,17 @@
 
 use fastllm_contract::UsageBatch;
 
-use crate::support::{Options, TestGateway, Upstream, json_answer};
+use crate::support::{Options, TestGateway, Upstream, json_response};
 
 const BODY: &str = "{\"model\":\"small\"}";
-const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2,\"cost\":0.000125}}";
+const RESPONSE: &str =
+    "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2,\"cost\":0.000125}}";
 
 #[tokio::test]
 async fn a_batch_is_retried_unchanged_until_it_is_acknowledged() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
-    gateway.control.answer_usage(&[503, 401, 500]);
+    gateway.control.set_usage_statuses(&[503, 401, 500]);
     assert_eq!(gateway.chat(BODY).await.status, 200);
     gateway
         .control
@@ -43,21 +44,21 @@ async fn a_batch_is_retried_unchanged_until_it_is_acknowledged() {
 
 #[tokio::test]
 async fn shutdown_retries_usage_within_the_grace_period() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
     // Control becomes available only after some seconds.
-    gateway.control.answer_usage(&[503; 7]);
+    gateway.control.set_usage_statuses(&[503; 7]);
     assert_eq!(gateway.finish().await.len(), 1);
 }
 
 #[tokio::test]
 async fn unsent_usage_does_not_delay_shutdown() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway =
         TestGateway::start_with(&[&upstream], Options::flags(&["--shutdown-grace=1"])).await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
-    gateway.control.answer_usage(&[503; 100]);
+    gateway.control.set_usage_statuses(&[503; 100]);
     assert!(gateway.finish().await.is_empty());
     assert!(
         crate::support::logged()
@@ -67,9 +68,9 @@ async fn unsent_usage_does_not_delay_shutdown() {
 
 #[tokio::test]
 async fn a_permanently_rejected_batch_is_counted_and_dropped() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
-    gateway.control.answer_usage(&[400]);
+    gateway.control.set_usage_statuses(&[400]);
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let lost = "fastllm_usage_reports_dropped_total{reason=\"batch_refused\"}";
     gateway
@@ -84,11 +85,11 @@ async fn a_permanently_rejected_batch_is_counted_and_dropped() {
 
 #[tokio::test]
 async fn a_full_batch_is_sent_at_once_and_no_event_is_lost() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
     for _ in 0..UsageBatch::MAX_EVENTS + 20 {
-        client.ask(&crate::support::chat(BODY)).await;
+        client.send(&crate::support::chat(BODY)).await;
     }
     let events = gateway.finish().await;
     assert_eq!(events.len(), UsageBatch::MAX_EVENTS + 20);
@@ -96,7 +97,7 @@ async fn a_full_batch_is_sent_at_once_and_no_event_is_lost() {
 
 #[tokio::test]
 async fn health_reports_contain_backends_and_counters() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let flags = Options::flags(&["--health-report-interval=1", "--replica=pod-7"]);
     let gateway = TestGateway::start_with(&[&upstream], flags).await;
     assert_eq!(gateway.chat(BODY).await.status, 200);

@@ -2,15 +2,15 @@
 
 use fastllm_contract::RefusalKind;
 
-use crate::support::{Options, Step, TestGateway, Upstream, chat, json_answer, raw};
+use crate::support::{Options, Step, TestGateway, Upstream, chat, json_response, raw};
 
 const BODY: &str = "{\"model\":\"small\"}";
 
 #[tokio::test]
 async fn overload_and_server_errors_are_retried_on_another_backend() {
     for status in ["500 X", "503 X", "429 X"] {
-        let bad = Upstream::start([json_answer(status, "{}")]).await;
-        let good = Upstream::start([json_answer("200 OK", "{\"ok\":1}")]).await;
+        let bad = Upstream::start([json_response(status, "{}")]).await;
+        let good = Upstream::start([json_response("200 OK", "{\"ok\":1}")]).await;
         let gateway = TestGateway::start(&[&bad, &good]).await;
         for _ in 0..2 {
             assert_eq!(gateway.chat(BODY).await.text(), "{\"ok\":1}", "{status}");
@@ -25,12 +25,12 @@ async fn overload_and_server_errors_are_retried_on_another_backend() {
 
 #[tokio::test]
 async fn other_client_errors_are_not_retried() {
-    let answer = "{\"error\":{\"message\":\"no such thing\"}}";
-    let one = Upstream::start([json_answer("422 X", answer)]).await;
-    let two = Upstream::start([json_answer("422 X", answer)]).await;
+    let response = "{\"error\":{\"message\":\"no such thing\"}}";
+    let one = Upstream::start([json_response("422 X", response)]).await;
+    let two = Upstream::start([json_response("422 X", response)]).await;
     let gateway = TestGateway::start(&[&one, &two]).await;
     let reply = gateway.chat(BODY).await;
-    assert_eq!((reply.status, reply.text().as_str()), (422, answer));
+    assert_eq!((reply.status, reply.text().as_str()), (422, response));
     assert_eq!(one.seen().requests.len() + two.seen().requests.len(), 1);
     let events = gateway.finish().await;
     assert_eq!(events.len(), 1);
@@ -40,11 +40,11 @@ async fn other_client_errors_are_not_retried() {
 #[tokio::test]
 async fn each_backend_is_tried_once_and_the_best_response_is_returned() {
     let limited = "{\"error\":\"slow down\"}";
-    let one = Upstream::start([json_answer("429 X", limited)]).await;
-    let two = Upstream::start([json_answer("503 X", "{}")]).await;
+    let one = Upstream::start([json_response("429 X", limited)]).await;
+    let two = Upstream::start([json_response("503 X", "{}")]).await;
     let three = Upstream::start([vec![Step::Reset]]).await;
-    let four = Upstream::start([json_answer("200 OK", "{}")]).await;
-    four.answer_probes("500 X");
+    let four = Upstream::start([json_response("200 OK", "{}")]).await;
+    four.set_probe_status("500 X");
     let pool = [&one, &two, &three];
     let gateway = TestGateway::start(&pool).await;
     let reply = gateway.chat(BODY).await;
@@ -59,13 +59,13 @@ async fn each_backend_is_tried_once_and_the_best_response_is_returned() {
 
 #[tokio::test]
 async fn a_pool_of_one_gets_one_attempt_and_attempts_are_bounded() {
-    let only = Upstream::start([json_answer("500 X", "{\"a\":1}")]).await;
+    let only = Upstream::start([json_response("500 X", "{\"a\":1}")]).await;
     let gateway = TestGateway::start(&[&only]).await;
     let reply = gateway.chat(BODY).await;
     assert_eq!((reply.status, reply.text().as_str()), (500, "{\"a\":1}"));
     assert_eq!(only.seen().requests.len(), 1);
 
-    let bad = || Upstream::start([json_answer("500 X", "{}")]);
+    let bad = || Upstream::start([json_response("500 X", "{}")]);
     let (one, two, three) = (bad().await, bad().await, bad().await);
     let gateway =
         TestGateway::start_with(&[&one, &two, &three], Options::flags(&["--max-retries=1"])).await;
@@ -94,14 +94,14 @@ async fn an_unreachable_backend_is_502_without_its_address() {
 
 #[tokio::test]
 async fn a_silent_upstream_is_504_within_the_timeout() {
-    let silent = Upstream::start([vec![Step::UntilHangUp]]).await;
+    let silent = Upstream::start([vec![Step::UntilDisconnect]]).await;
     let gateway =
         TestGateway::start_with(&[&silent], Options::flags(&["--upstream-timeout=1"])).await;
     let reply = gateway.chat(BODY).await;
     assert_eq!(reply.error().0, 504);
     assert_eq!(reply.error().2, "upstream_timeout");
     silent
-        .wait_for("the request to be aborted", |seen| seen.hang_ups == 1)
+        .wait_for("the request to be aborted", |seen| seen.disconnects == 1)
         .await;
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(504)));
@@ -109,13 +109,13 @@ async fn a_silent_upstream_is_504_within_the_timeout() {
 
 #[tokio::test]
 async fn a_closed_idle_connection_is_not_a_failure() {
-    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".to_vec();
-    let dying = vec![Step::Send(answer.clone()), Step::Close];
-    let upstream = Upstream::start([dying.clone(), dying.clone(), dying, raw(&answer)]).await;
+    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}".to_vec();
+    let dying = vec![Step::Send(response.clone()), Step::Close];
+    let upstream = Upstream::start([dying.clone(), dying.clone(), dying, raw(&response)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
     for _ in 0..6 {
-        assert_eq!(client.ask(&chat(BODY)).await.status, 200);
+        assert_eq!(client.send(&chat(BODY)).await.status, 200);
     }
     assert_eq!(upstream.seen().requests.len(), 6);
     let name = format!(
@@ -127,9 +127,9 @@ async fn a_closed_idle_connection_is_not_a_failure() {
 
 #[tokio::test]
 async fn an_unhealthy_backend_is_skipped_until_it_recovers() {
-    let sick = Upstream::start([json_answer("200 OK", "{\"by\":\"sick\"}")]).await;
-    let well = Upstream::start([json_answer("200 OK", "{\"by\":\"well\"}")]).await;
-    sick.answer_probes("503 X");
+    let sick = Upstream::start([json_response("200 OK", "{\"by\":\"sick\"}")]).await;
+    let well = Upstream::start([json_response("200 OK", "{\"by\":\"well\"}")]).await;
+    sick.set_probe_status("503 X");
     let flags = Options::flags(&["--health-interval=1"]);
     let gateway = TestGateway::start_with(&[&sick, &well], flags).await;
     let health = format!(
@@ -148,7 +148,7 @@ async fn an_unhealthy_backend_is_skipped_until_it_recovers() {
     assert_eq!(gateway.chat("{\"model\":\"large\"}").await.status, 200);
     assert_eq!(gateway.get("/readyz").await.status, 200);
 
-    sick.answer_probes("200 OK");
+    sick.set_probe_status("200 OK");
     gateway
         .until("the backend to recover", async || {
             gateway.metric(&health).await > 0.5

@@ -3,7 +3,7 @@
 use fastllm_contract::Secret;
 
 use crate::support::{
-    Options, SnapshotContent, Step, TestGateway, Upstream, content, events, json_answer, logged,
+    Options, SnapshotContent, Step, TestGateway, Upstream, content, events, json_response, logged,
     post,
 };
 
@@ -33,12 +33,12 @@ fn with_canaries(upstream: &Upstream) -> SnapshotContent {
 
 #[tokio::test]
 async fn canary_secrets_appear_in_no_output() {
-    let answer = format!("{{\"choices\":[{{\"message\":{{\"content\":\"{COMPLETION}\"}}}}]}}");
+    let response = format!("{{\"choices\":[{{\"message\":{{\"content\":\"{COMPLETION}\"}}}}]}}");
     let stream = format!("data: {{\"choices\":[{{\"delta\":\"{COMPLETION}\"}}]}}\n\n");
     let upstream = Upstream::start([
-        json_answer("200 OK", &answer),
+        json_response("200 OK", &response),
         vec![Step::Send(events(&[&stream], false)), Step::Close],
-        json_answer("500 X", "{}"),
+        json_response("500 X", "{}"),
     ])
     .await;
     let gateway = TestGateway::serving(&with_canaries(&upstream), Options::default()).await;
@@ -56,7 +56,7 @@ async fn canary_secrets_appear_in_no_output() {
         let body = format!("{{\"model\":\"{model}\",\"prompt\":\"{PROMPT}\"}}");
         let headers = format!("authorization: Bearer {key}\r\n");
         let reply = gateway
-            .ask(&post("/v1/chat/completions", &headers, &body))
+            .send(&post("/v1/chat/completions", &headers, &body))
             .await;
         seen.push_str(&reply.head);
         seen.push_str(&String::from_utf8_lossy(&reply.body).replace(COMPLETION, ""));

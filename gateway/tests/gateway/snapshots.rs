@@ -3,7 +3,7 @@
 use fastllm_contract::Secret;
 
 use crate::support::{
-    Control, KEY, Options, SnapshotContent, TestGateway, Upstream, content, json_answer, post,
+    Control, KEY, Options, SnapshotContent, TestGateway, Upstream, content, json_response, post,
     snapshot,
 };
 
@@ -19,18 +19,18 @@ fn with_key(key: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_change_is_pushed_as_a_delta() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     // Polling alone would be too slow.
     let gateway = TestGateway::serving(&content, Options::flags(&["--config-poll=3600"])).await;
-    assert_eq!(gateway.ask(&with_key("sk-added")).await.status, 401);
+    assert_eq!(gateway.send(&with_key("sk-added")).await.status, 401);
 
     content.version = 2;
     content.keys.push(("sk-added".to_owned(), 1, None, false));
     gateway.control.publish(snapshot(&content));
     gateway
         .until("the new key", async || {
-            gateway.ask(&with_key("sk-added")).await.status == 200
+            gateway.send(&with_key("sk-added")).await.status == 200
         })
         .await;
 
@@ -39,17 +39,17 @@ async fn a_change_is_pushed_as_a_delta() {
     gateway.control.publish(snapshot(&content));
     gateway
         .until("the revoked key", async || {
-            gateway.ask(&with_key(KEY)).await.status == 401
+            gateway.send(&with_key(KEY)).await.status == 401
         })
         .await;
-    assert_eq!(gateway.ask(&with_key("sk-added")).await.status, 200);
+    assert_eq!(gateway.send(&with_key("sk-added")).await.status, 200);
     assert_eq!(gateway.control.received().deltas, 2);
     assert!((gateway.metric("fastllm_snapshot_version").await - 3.0).abs() < 0.5);
 }
 
 #[tokio::test]
 async fn an_unusable_snapshot_changes_nothing() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let gateway = TestGateway::serving(&content, Options::flags(&["--config-poll=1"])).await;
     let failures = "fastllm_snapshot_poll_failures_total";
@@ -87,7 +87,7 @@ async fn an_unusable_snapshot_changes_nothing() {
 
 #[tokio::test]
 async fn a_restart_without_control_serves_the_last_snapshot() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("snapshot.json");
     let mut content = content(&[upstream.api_base()]);
@@ -126,7 +126,7 @@ async fn a_restart_without_control_serves_the_last_snapshot() {
 
 #[tokio::test]
 async fn a_reachable_control_takes_precedence_over_the_copy_on_disk() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("snapshot.json");
     let mut content = content(&[upstream.api_base()]);
@@ -146,7 +146,7 @@ async fn a_reachable_control_takes_precedence_over_the_copy_on_disk() {
 
 #[tokio::test]
 async fn a_new_version_of_the_same_content_is_sent_without_content() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let version = "fastllm_snapshot_version";
@@ -163,14 +163,14 @@ async fn a_new_version_of_the_same_content_is_sent_without_content() {
     gateway.control.publish(snapshot(&content));
     gateway
         .until("the new key", async || {
-            gateway.ask(&with_key("sk-added")).await.status == 200
+            gateway.send(&with_key("sk-added")).await.status == 200
         })
         .await;
 }
 
 /// Sends a request whose body follows only after `change`; returns the status.
 async fn changed_midway(change: impl FnOnce(&mut SnapshotContent)) -> u16 {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let mut client = gateway.client().await;

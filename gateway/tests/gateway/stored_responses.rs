@@ -85,12 +85,12 @@ async fn serve(stream: TcpStream, state: Arc<BackendLog>) {
     let (reader, mut writer) = stream.into_split();
     let mut reader = Reader::new(reader);
     while let Some(message) = reader.message().await {
-        let answer = if message.head.starts_with("GET ") {
+        let response = if message.head.starts_with("GET ") {
             whole("200 OK", &json!({}))
         } else {
             state.respond(&serde_json::from_slice(&message.body).unwrap())
         };
-        if writer.write_all(answer.as_bytes()).await.is_err() {
+        if writer.write_all(response.as_bytes()).await.is_err() {
             return;
         }
     }
@@ -197,7 +197,7 @@ async fn backends(names: &[&str], not_found: NotFound) -> Vec<StatefulBackend> {
 async fn send(gateway: &TestGateway, body: &Value) -> Reply {
     let headers = format!("authorization: Bearer {KEY}\r\n");
     let request = post("/v1/responses", &headers, &body.to_string());
-    gateway.ask(&request).await
+    gateway.send(&request).await
 }
 
 /// The ID of a response, whole or streamed.

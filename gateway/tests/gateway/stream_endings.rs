@@ -83,7 +83,7 @@ async fn a_stream_without_its_end_is_aborted_however_its_body_ends() {
         for end in [BodyEnd::LastChunk, BodyEnd::Length, BodyEnd::Close] {
             let upstream = Upstream::start([script(&stream, end)]).await;
             let gateway = TestGateway::start(&[&upstream]).await;
-            let reply = gateway.ask(&request(path, members)).await;
+            let reply = gateway.send(&request(path, members)).await;
             let case = format!("{path} {members} {stream} {end:?}");
             assert!(reply.complete, "{case}");
             let text = reply.text();
@@ -130,7 +130,7 @@ async fn a_stream_with_its_end_is_forwarded_unchanged() {
         for end in [BodyEnd::LastChunk, BodyEnd::Length, BodyEnd::Close] {
             let upstream = Upstream::start([script(&stream, end)]).await;
             let gateway = TestGateway::start(&[&upstream]).await;
-            let reply = gateway.ask(&request(path, members)).await;
+            let reply = gateway.send(&request(path, members)).await;
             let case = format!("{path} {members} {stream} {end:?}");
             assert!(reply.complete, "{case}");
             assert_eq!(reply.text(), stream, "{case}");
@@ -149,7 +149,7 @@ async fn a_connection_that_breaks_after_the_last_event_changes_nothing() {
         let script = vec![Step::Send(events(&[&stream], false)), Step::Close];
         let upstream = Upstream::start([script]).await;
         let gateway = TestGateway::start(&[&upstream]).await;
-        let reply = gateway.ask(&request(path, "")).await;
+        let reply = gateway.send(&request(path, "")).await;
         assert!(reply.complete);
         assert_eq!(reply.text(), stream);
         assert!(outcomes(&gateway, "ok").await);
@@ -159,7 +159,7 @@ async fn a_connection_that_breaks_after_the_last_event_changes_nothing() {
     let script = vec![Step::Send(events(&[&stream], false)), Step::Close];
     let upstream = Upstream::start([script]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
-    let text = gateway.ask(&request(CHAT, "")).await.text();
+    let text = gateway.send(&request(CHAT, "")).await.text();
     assert!(text.contains("upstream_aborted"), "{text}");
 }
 
@@ -174,10 +174,10 @@ async fn usage_that_only_the_gateway_requested_stays_here_in_every_form() {
         let stream = [TEXT, &event, DONE].concat();
         let upstream = Upstream::start([script(&stream, BodyEnd::LastChunk)]).await;
         let gateway = TestGateway::start(&[&upstream]).await;
-        let reply = gateway.ask(&request(CHAT, "")).await;
+        let reply = gateway.send(&request(CHAT, "")).await;
         assert_eq!(reply.text(), [TEXT, DONE].concat());
         let asking = request(CHAT, ",\"stream_options\":{\"include_usage\":true}");
-        assert_eq!(gateway.ask(&asking).await.text(), stream);
+        assert_eq!(gateway.send(&asking).await.text(), stream);
         let reported = gateway.finish().await;
         assert!(reported.iter().all(|event| event.prompt_tokens.0 == 11));
     }

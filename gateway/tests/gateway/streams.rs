@@ -66,7 +66,7 @@ async fn events_may_be_split_anywhere() {
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
     for cut in &cuts {
-        let reply = client.ask(&chat(BODY)).await;
+        let reply = client.send(&chat(BODY)).await;
         assert_eq!(reply.text(), [ONE, TWO, DONE].concat(), "cut at {cut}");
     }
     let reported = gateway.finish().await;
@@ -237,9 +237,9 @@ async fn an_aborted_unstreamed_response_is_not_terminated() {
 
 #[tokio::test]
 async fn a_compressed_response_is_forwarded_unchanged() {
-    let answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+    let response = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
 content-encoding: gzip\r\ncontent-length: 6\r\n\r\n\x1f\x8b\x08\n\n\x00";
-    let upstream = Upstream::start([raw(answer)]).await;
+    let upstream = Upstream::start([raw(response)]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::default()).await;
     let reply = gateway.chat(BODY).await;
     assert_eq!(reply.body, b"\x1f\x8b\x08\n\n\x00");

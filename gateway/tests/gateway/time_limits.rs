@@ -8,8 +8,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::interval;
 
 use crate::support::{
-    Barrier, ByHand, Client, KEY, Options, Step, TestGateway, Upstream, chat, chat_over_http2,
-    content, events, get, json_answer, next_data, raw, soon,
+    Barrier, Client, KEY, ManualUpstream, Options, Step, TestGateway, Upstream, chat,
+    chat_over_http2, content, events, get, json_response, next_data, raw, soon,
 };
 
 const STREAMED: &str = "{\"model\":\"small\",\"stream\":true}";
@@ -27,7 +27,7 @@ fn half() -> Vec<u8> {
 /// A gateway with this flag, and an upstream that stalls after it has sent
 /// these bytes.
 async fn stalled_after(flag: &str, sent: Vec<u8>) -> (Upstream, TestGateway) {
-    let upstream = Upstream::start([vec![Step::Send(sent), Step::UntilHangUp]]).await;
+    let upstream = Upstream::start([vec![Step::Send(sent), Step::UntilDisconnect]]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&[flag])).await;
     (upstream, gateway)
 }
@@ -41,7 +41,7 @@ fn last_code(text: &str) -> String {
 
 async fn until_given_up(upstream: &Upstream) {
     upstream
-        .wait_for("the request to be aborted", |seen| seen.hang_ups == 1)
+        .wait_for("the request to be aborted", |seen| seen.disconnects == 1)
         .await;
 }
 
@@ -71,8 +71,8 @@ async fn a_timeout_before_the_response_is_504() {
 
 #[tokio::test]
 async fn the_request_timeout_covers_all_attempts() {
-    let bad = Upstream::start([json_answer("503 X", "{}")]).await;
-    let stuck = Upstream::start([vec![Step::UntilHangUp]]).await;
+    let bad = Upstream::start([json_response("503 X", "{}")]).await;
+    let stuck = Upstream::start([vec![Step::UntilDisconnect]]).await;
     let flags = Options::flags(&[REQUEST_TIME, "--policy=round-robin"]);
     let gateway = TestGateway::start_with(&[&bad, &stuck], flags).await;
     for _ in 0..2 {
@@ -87,12 +87,12 @@ async fn a_stream_that_times_out_ends_with_an_error_event() {
     let (upstream, gateway) =
         stalled_after(REQUEST_TIME, events(&[EVENT, "data: {\"ha"], false)).await;
     let mut client = gateway.client().await;
-    let reply = client.ask(&chat(STREAMED)).await;
+    let reply = client.send(&chat(STREAMED)).await;
     assert!(reply.complete && reply.text().starts_with(EVENT));
     assert_eq!(last_code(&reply.text()), "upstream_timeout");
     until_given_up(&upstream).await;
     // The connection is reusable, and the next request has its own timeout.
-    assert_eq!(client.ask(&get("/livez", "")).await.status, 200);
+    assert_eq!(client.send(&get("/livez", "")).await.status, 200);
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(200)));
     assert!(!events[0].usage_reported);
@@ -124,8 +124,8 @@ async fn an_unstreamed_response_that_times_out_is_not_terminated() {
 #[tokio::test]
 async fn the_request_timeout_applies_to_http2() {
     let (_upstream, gateway) = stalled_after(REQUEST_TIME, events(&[EVENT], false)).await;
-    chat_over_http2(&gateway, "null", STREAMED, async |answer| {
-        let mut body = answer.into_body();
+    chat_over_http2(&gateway, "null", STREAMED, async |response| {
+        let mut body = response.into_body();
         assert_eq!(next_data(&mut body).await.unwrap().unwrap(), EVENT);
         let last = next_data(&mut body).await.unwrap().unwrap();
         let last = std::str::from_utf8(&last).unwrap();
@@ -134,8 +134,8 @@ async fn the_request_timeout_applies_to_http2() {
     })
     .await;
     let (_upstream, gateway) = stalled_after(REQUEST_TIME, half()).await;
-    chat_over_http2(&gateway, "null", WHOLE, async |answer| {
-        let mut body = answer.into_body();
+    chat_over_http2(&gateway, "null", WHOLE, async |response| {
+        let mut body = response.into_body();
         assert!(next_data(&mut body).await.unwrap().is_ok());
         assert!(next_data(&mut body).await.unwrap().is_err());
     })
@@ -144,9 +144,9 @@ async fn the_request_timeout_applies_to_http2() {
 
 #[tokio::test]
 async fn the_request_timeout_applies_to_a_client_that_does_not_read() {
-    let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n".to_vec();
-    answer.resize(answer.len() + 50_000_000, b' ');
-    let (_upstream, gateway) = stalled_after(REQUEST_TIME, answer).await;
+    let mut response = b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n".to_vec();
+    response.resize(response.len() + 50_000_000, b' ');
+    let (_upstream, gateway) = stalled_after(REQUEST_TIME, response).await;
     let mut client = gateway.client().await;
     client.write(&chat(WHOLE)).await;
     let gone = "fastllm_request_outcomes_total{outcome=\"client_gone\"}";
@@ -198,7 +198,7 @@ async fn a_request_body_that_stalls_is_408() {
             "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
 content-length: 50\r\n\r\n{{\"model\":"
         );
-        let reply = client.ask(head.as_bytes()).await;
+        let reply = client.send(head.as_bytes()).await;
         assert_eq!((reply.status, &*reply.error().2), (408, "request_timeout"));
     }
 }
@@ -208,24 +208,24 @@ async fn drip(gateway: &TestGateway, head: &str) -> String {
     let mut stream = TcpStream::connect(gateway.address).await.unwrap();
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut pace = interval(Duration::from_millis(100));
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let dripped = async {
-        while !answer.ends_with(b"}") {
+        while !response.ends_with(b"}") {
             tokio::select! {
-                read = stream.read_buf(&mut answer) => assert!(read.unwrap() > 0),
+                read = stream.read_buf(&mut response) => assert!(read.unwrap() > 0),
                 _ = pace.tick() => stream.write_all(b"1\r\n \r\n").await.unwrap(),
             }
         }
     };
     soon("the end of the request", dripped).await;
-    String::from_utf8(answer).unwrap()
+    String::from_utf8(response).unwrap()
 }
 
 #[tokio::test]
 async fn a_request_body_that_drips_is_408() {
     let flags = Options::flags(&["--body-total-timeout=1"]);
     let gateway = TestGateway::start_with(&[], flags).await;
-    let answer = drip(
+    let response = drip(
         &gateway,
         &format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
@@ -233,15 +233,15 @@ transfer-encoding: chunked\r\n\r\n"
         ),
     )
     .await;
-    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
-    assert!(answer.contains("\"request_timeout\""), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
+    assert!(response.contains("\"request_timeout\""), "{response}");
 }
 
 #[tokio::test]
 async fn an_upload_that_drips_is_408_and_is_aborted_upstream() {
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nsmall\r\n--b\r\n\
 content-disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n";
-    let mut upstream = ByHand::start().await;
+    let mut upstream = ManualUpstream::start().await;
     let flags = Options::flags(&["--body-total-timeout=1"]);
     let gateway = TestGateway::serving(&content(&[upstream.api_base("/v1")]), flags).await;
     let head = format!(
@@ -250,11 +250,11 @@ content-type: multipart/form-data; boundary=b\r\ntransfer-encoding: chunked\r\n\
 {:x}\r\n{form}\r\n",
         form.len()
     );
-    let (answer, received) = tokio::join!(drip(&gateway, &head), async {
+    let (response, received) = tokio::join!(drip(&gateway, &head), async {
         let mut exchange = upstream.next().await;
-        exchange.until_hang_up().await
+        exchange.until_disconnect().await
     });
-    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
     let received = String::from_utf8(received).unwrap();
     assert!(!received.ends_with("0\r\n\r\n"), "{received}");
     let events = gateway.finish().await;
@@ -267,9 +267,9 @@ content-type: multipart/form-data; boundary=b\r\ntransfer-encoding: chunked\r\n\
 /// Reads a little at a time, more slowly than the timeout permits.
 #[tokio::test]
 async fn a_response_that_is_read_too_slowly_is_aborted() {
-    let mut answer = b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n".to_vec();
-    answer.resize(answer.len() + 50_000_000, b' ');
-    let (_upstream, gateway) = stalled_after("--send-timeout=2", answer).await;
+    let mut response = b"HTTP/1.1 200 OK\r\ncontent-length: 50000000\r\n\r\n".to_vec();
+    response.resize(response.len() + 50_000_000, b' ');
+    let (_upstream, gateway) = stalled_after("--send-timeout=2", response).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(8 << 10).unwrap();
     let mut stream = socket.connect(gateway.address).await.unwrap();
@@ -293,7 +293,7 @@ async fn a_response_that_is_read_too_slowly_is_aborted() {
 async fn a_missing_request_head_closes_the_connection() {
     let gateway = TestGateway::start_with(&[], Options::flags(&["--header-timeout=1"])).await;
     let mut idle = gateway.client().await;
-    assert_eq!(idle.ask(&get("/livez", "")).await.status, 200);
+    assert_eq!(idle.send(&get("/livez", "")).await.status, 200);
     let mut silent = gateway.client().await;
     let mut half = gateway.client().await;
     half.write(b"GET /livez HTTP/1.1\r\nhost").await;
@@ -328,11 +328,11 @@ async fn the_number_of_connections_is_limited() {
     let flags = Options::flags(&["--max-connections=1"]);
     let gateway = TestGateway::start_with(&[&upstream], flags).await;
     let mut first = gateway.client().await;
-    first.ask(&get("/livez", "")).await;
+    first.send(&get("/livez", "")).await;
     let mut second = Client::connect(gateway.address).await;
     second.write(&chat(STREAMED)).await;
     for _ in 0..20 {
-        let metrics = first.ask(&get("/metrics", "")).await.text();
+        let metrics = first.send(&get("/metrics", "")).await.text();
         assert!(metrics.contains("fastllm_client_connections 1\n"));
     }
     assert!(upstream.seen().requests.is_empty());

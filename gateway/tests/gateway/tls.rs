@@ -46,8 +46,8 @@ fn upstream(tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
                 let (reader, mut writer) = split(stream);
                 let mut reader = Reader::new(reader);
                 while reader.message().await.is_some() {
-                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
-                    writer.write_all(answer).await.unwrap();
+                    let response = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+                    writer.write_all(response).await.unwrap();
                     writer.flush().await.unwrap();
                 }
             });

@@ -15,7 +15,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::support::{
     Barrier, KEY, Options, Reader, Step, TestGateway, Upstream, chat, content, events, get,
-    json_answer, soon,
+    json_response, soon,
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
@@ -47,7 +47,7 @@ async fn start(upstream: &Upstream, folder: &TempDir) -> TestGateway {
     gateway
         .until("readiness", async || {
             let mut client = crate::support::Client::connect(status).await;
-            client.ask(&get("/readyz", "")).await.status == 200
+            client.send(&get("/readyz", "")).await.status == 200
         })
         .await;
     gateway
@@ -97,7 +97,7 @@ async fn rest(stream: &mut TlsStream<TcpStream>) -> String {
 
 #[tokio::test]
 async fn both_protocols_are_served() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());
     let gateway = start(&upstream, &folder).await;
@@ -108,9 +108,9 @@ async fn both_protocols_are_served() {
         let mut reader = Reader::new(reader);
         for _ in 0..3 {
             writer.write_all(&chat(BODY)).await.unwrap();
-            let answer = soon("a response", reader.message()).await.unwrap();
+            let response = soon("a response", reader.message()).await.unwrap();
             assert_eq!(
-                (answer.word(1), answer.body.as_slice()),
+                (response.word(1), response.body.as_slice()),
                 ("200", &b"{}"[..])
             );
         }
@@ -126,18 +126,18 @@ async fn both_protocols_are_served() {
             .header("authorization", format!("Bearer {KEY}"))
             .body(())
             .unwrap();
-        let (answer, mut body) = requests.send_request(head, false).unwrap();
+        let (response, mut body) = requests.send_request(head, false).unwrap();
         body.send_data(Bytes::from(BODY), true).unwrap();
-        let answer = soon("a response", answer).await.unwrap();
-        assert_eq!(answer.status(), 200);
-        let bytes = soon("its body", answer.into_body().data()).await;
+        let response = soon("a response", response).await.unwrap();
+        assert_eq!(response.status(), 200);
+        let bytes = soon("its body", response.into_body().data()).await;
         assert_eq!(bytes.unwrap().unwrap(), "{}");
     }
 }
 
 #[tokio::test]
 async fn a_connection_ends_with_close_notify() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());
     let gateway = start(&upstream, &folder).await;
@@ -195,7 +195,7 @@ async fn a_renewed_certificate_is_served_and_running_streams_continue() {
 
 #[tokio::test]
 async fn stalled_and_invalid_handshakes_do_not_block_other_clients() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());
     let gateway = start(&upstream, &folder).await;
@@ -215,7 +215,7 @@ async fn stalled_and_invalid_handshakes_do_not_block_other_clients() {
 
 #[tokio::test]
 async fn shutdown_does_not_wait_for_a_handshake() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let folder = tempfile::tempdir().unwrap();
     let made = certify(folder.path());
     let mut gateway = start(&upstream, &folder).await;

@@ -5,13 +5,13 @@ use std::time::Duration;
 use opentelemetry_proto::tonic::trace::v1::Span;
 
 use crate::support::{
-    Collector, KEY, Options, TestGateway, Upstream, attribute, events, get, json_answer, logged,
+    Collector, KEY, Options, TestGateway, Upstream, attribute, events, get, json_response, logged,
     post, raw,
 };
 
 const BODY: &str =
     "{\"model\":\"small\",\"messages\":[{\"role\":\"user\",\"content\":\"canary\"}]}";
-const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}";
+const RESPONSE: &str = "{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const SPAN: &str = "b7ad6b7169203331";
 
@@ -40,7 +40,7 @@ fn assert_attributes(span: &Span, expected: &[(&str, &str)]) {
 #[tokio::test]
 async fn a_request_is_one_span_without_identity_and_content() {
     let collector = Collector::start().await;
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let mut options = to(&collector, 1);
     options
         .flags
@@ -48,7 +48,7 @@ async fn a_request_is_one_span_without_identity_and_content() {
     let gateway = TestGateway::start_with(&[&upstream], options).await;
     // Neither of these is a proxied request.
     let list = get("/v1/models", &format!("authorization: Bearer {KEY}\r\n"));
-    assert_eq!(gateway.ask(&list).await.status, 200);
+    assert_eq!(gateway.send(&list).await.status, 200);
     assert_eq!(gateway.get("/readyz").await.status, 200);
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let spans = collector.wait_for(1).await;
@@ -97,7 +97,7 @@ async fn a_request_is_one_span_without_identity_and_content() {
 #[tokio::test]
 async fn spans_identify_their_process() {
     let collector = Collector::start().await;
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let mut options = to(&collector, 1);
     options
         .flags
@@ -140,7 +140,7 @@ async fn a_streams_span_has_the_time_of_the_first_event() {
 #[tokio::test]
 async fn spans_of_rejections_and_failures_have_the_error() {
     let collector = Collector::start().await;
-    let upstream = Upstream::start([json_answer("400 Bad Request", "{}")]).await;
+    let upstream = Upstream::start([json_response("400 Bad Request", "{}")]).await;
     let gateway = TestGateway::start_with(&[&upstream], to(&collector, 1)).await;
     assert_eq!(gateway.chat(BODY).await.status, 400);
     let unknown = "{\"model\":\"nobodys-secret\"}";
@@ -165,7 +165,7 @@ async fn spans_of_rejections_and_failures_have_the_error() {
 #[tokio::test]
 async fn one_in_n_requests_is_traced_and_the_context_is_propagated() {
     let collector = Collector::start().await;
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let mut gateway = TestGateway::start_with(&[&upstream], to(&collector, 3)).await;
     for _ in 0..10 {
         assert_eq!(gateway.chat(BODY).await.status, 200);
@@ -200,7 +200,7 @@ async fn one_in_n_requests_is_traced_and_the_context_is_propagated() {
 #[tokio::test]
 async fn the_callers_sampling_decision_is_honoured() {
     let collector = Collector::start().await;
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let mut gateway = TestGateway::start_with(&[&upstream], to(&collector, 1_000_000)).await;
     // This request is the one that the sampler selects.
     assert_eq!(gateway.chat(BODY).await.status, 200);
@@ -209,7 +209,7 @@ async fn the_callers_sampling_decision_is_honoured() {
         format!("00-{TRACE}-{SPAN}-01"),
     );
     for caller in [&no, &yes, &no] {
-        assert_eq!(gateway.ask(&chat_from(caller)).await.status, 200);
+        assert_eq!(gateway.send(&chat_from(caller)).await.status, 200);
     }
     gateway.stop();
     gateway.ended().await;
@@ -233,7 +233,7 @@ async fn the_callers_sampling_decision_is_honoured() {
 #[tokio::test]
 async fn spans_are_exported_over_grpc() {
     let collector = Collector::called().await;
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let address = format!("--otel-endpoint={}", collector.url());
     let options = Options::flags(&[&address, "--otel-sample-one-in=1"]);
     let gateway = TestGateway::start_with(&[&upstream], options).await;
@@ -251,7 +251,7 @@ async fn spans_are_exported_over_grpc() {
 
 #[tokio::test]
 async fn an_unavailable_collector_loses_spans_only() {
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     // The discard port refuses connections.
     let options = Options::flags(&[
         "--otel-endpoint=http://127.0.0.1:9",
@@ -277,8 +277,8 @@ async fn an_unavailable_collector_loses_spans_only() {
 
 #[tokio::test]
 async fn spans_rejected_by_the_collector_are_counted_and_not_retried() {
-    let collector = Collector::answering(400).await;
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let collector = Collector::with_status(400).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = TestGateway::start_with(&[&upstream], to(&collector, 1)).await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
     let lost = "fastllm_trace_spans_dropped_total{reason=\"refused\"}";

@@ -7,8 +7,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::{
-    ByHand, Client, Control, Exchange, KEY, Options, SnapshotContent, TOKEN, TestGateway, content,
-    get, snapshot, soon,
+    Client, Control, Exchange, KEY, ManualUpstream, Options, SnapshotContent, TOKEN, TestGateway,
+    content, get, snapshot, soon,
 };
 
 const MODEL: &str =
@@ -53,7 +53,7 @@ fn ok(body: &str) -> Vec<u8> {
 }
 
 /// Two backends of one model at this upstream, both named `vendor/whisper`.
-fn two_backends(upstream: &ByHand) -> SnapshotContent {
+fn two_backends(upstream: &ManualUpstream) -> SnapshotContent {
     let mut content = content(&[upstream.api_base("/a"), upstream.api_base("/b")]);
     for backend in &mut content.models[2].backends {
         "vendor/whisper".clone_into(&mut backend.upstream_model);
@@ -61,8 +61,8 @@ fn two_backends(upstream: &ByHand) -> SnapshotContent {
     content
 }
 
-async fn start(flags: &[&str]) -> (ByHand, TestGateway) {
-    let upstream = ByHand::start().await;
+async fn start(flags: &[&str]) -> (ManualUpstream, TestGateway) {
+    let upstream = ManualUpstream::start().await;
     let gateway = TestGateway::serving(&two_backends(&upstream), Options::flags(flags)).await;
     (upstream, gateway)
 }
@@ -73,7 +73,7 @@ fn renamed(text: &str) -> String {
 
 /// A client that has sent the beginning of a chunked upload, and the exchange
 /// at the upstream that received it.
-async fn begun(upstream: &mut ByHand, gateway: &TestGateway) -> (Client, Exchange) {
+async fn begun(upstream: &mut ManualUpstream, gateway: &TestGateway) -> (Client, Exchange) {
     let mut client = gateway.client().await;
     client.write(&head("transfer-encoding: chunked\r\n")).await;
     client.write(&chunk(beginning().as_bytes())).await;
@@ -124,11 +124,11 @@ async fn an_upload_with_content_length_keeps_a_content_length() {
         exchange.take(5 + END.len()).await,
         format!("56789{END}").as_bytes()
     );
-    exchange.answer(&ok("{\"text\":\"a\"}")).await;
+    exchange.respond(&ok("{\"text\":\"a\"}")).await;
     let reply = client.reply().await;
     assert_eq!((reply.status, &*reply.text()), (200, "{\"text\":\"a\"}"));
     // The connection can be reused for another request.
-    assert_eq!(client.ask(&get("/livez", "")).await.status, 200);
+    assert_eq!(client.send(&get("/livez", "")).await.status, 200);
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(200)));
 }
@@ -142,7 +142,7 @@ async fn an_upload_of_unknown_length_is_chunked() {
     pass(&mut client, &mut exchange, END.as_bytes()).await;
     client.write(b"0\r\n\r\n").await;
     assert!(exchange.chunk().await.is_empty());
-    exchange.answer(&ok("{}")).await;
+    exchange.respond(&ok("{}")).await;
     assert_eq!(client.reply().await.status, 200);
 }
 
@@ -160,7 +160,7 @@ async fn a_client_that_expects_100_receives_it() {
     pass(&mut client, &mut exchange, END.as_bytes()).await;
     client.write(b"0\r\n\r\n").await;
     assert!(exchange.chunk().await.is_empty());
-    exchange.answer(&ok("{}")).await;
+    exchange.respond(&ok("{}")).await;
     assert_eq!(client.reply().await.status, 200);
 }
 
@@ -177,7 +177,7 @@ async fn a_second_model_field_aborts_the_upload() {
         (&*code, param.as_str()),
         ("ambiguous_parameter", Some("model"))
     );
-    assert_eq!(exchange.until_hang_up().await, b"");
+    assert_eq!(exchange.until_disconnect().await, b"");
     assert!(!upstream.has_more());
     // This is not a failure of the backend.
     let metrics = gateway.get("/metrics").await.text();
@@ -196,7 +196,7 @@ async fn an_aborted_form_is_never_complete_upstream() {
     client.write(b"0\r\n\r\n").await;
     let (status, _, code, _) = client.reply().await.error();
     assert_eq!((status, &*code), (400, "invalid_form_data"));
-    assert_eq!(exchange.until_hang_up().await, b"");
+    assert_eq!(exchange.until_disconnect().await, b"");
 }
 
 #[tokio::test]
@@ -205,7 +205,7 @@ async fn a_retry_sends_the_whole_upload_to_another_backend() {
     let (mut client, mut first) = begun(&mut upstream, &gateway).await;
     pass(&mut client, &mut first, b"0123").await;
     first
-        .answer(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n")
+        .respond(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n")
         .await;
     let mut second = upstream.next().await;
     assert_ne!(first.head.split(' ').nth(1), second.head.split(' ').nth(1));
@@ -228,16 +228,16 @@ async fn pass_end(client: &mut Client) {
 
 #[tokio::test]
 async fn a_failure_beyond_the_retry_buffer_is_final() {
-    for answer in [Some("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"), None] {
+    for response in [Some("HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"), None] {
         let (mut upstream, gateway) = start(&[]).await;
         let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
         pass(&mut client, &mut exchange, &vec![b'x'; REPLAYED + 1]).await;
-        match answer {
-            Some(answer) => exchange.answer(answer.as_bytes()).await,
+        match response {
+            Some(response) => exchange.respond(response.as_bytes()).await,
             None => drop(exchange),
         }
         let reply = client.reply().await;
-        assert_eq!(reply.status, if answer.is_some() { 503 } else { 502 });
+        assert_eq!(reply.status, if response.is_some() { 503 } else { 502 });
         assert!(!upstream.has_more());
     }
 }
@@ -250,7 +250,7 @@ async fn an_upload_that_grows_too_large_is_aborted() {
     pass(&mut client, &mut exchange, &vec![b'x'; most]).await;
     client.write(&chunk(b"x")).await;
     assert_eq!(client.reply().await.error().2, "payload_too_large");
-    assert_eq!(exchange.until_hang_up().await, b"");
+    assert_eq!(exchange.until_disconnect().await, b"");
     let mut client = gateway.client().await;
     client.write(&sized(1 << 20)).await;
     assert_eq!(client.reply().await.status, 413);
@@ -262,14 +262,14 @@ async fn a_client_that_leaves_aborts_the_upstream_request() {
     let (mut upstream, gateway) = start(&[]).await;
     let (client, mut exchange) = begun(&mut upstream, &gateway).await;
     drop(client);
-    assert_eq!(exchange.until_hang_up().await, b"");
+    assert_eq!(exchange.until_disconnect().await, b"");
     // So does a client that leaves while it waits for its response.
     let (mut client, mut exchange) = begun(&mut upstream, &gateway).await;
     pass_end(&mut client).await;
     assert_eq!(exchange.chunk().await, END.as_bytes());
     assert!(exchange.chunk().await.is_empty());
     drop(client);
-    assert_eq!(exchange.until_hang_up().await, b"");
+    assert_eq!(exchange.until_disconnect().await, b"");
     let events = gateway.finish().await;
     assert_eq!((events.len(), events[0].status), (1, Some(499)));
 }
@@ -282,13 +282,13 @@ async fn an_early_response_ends_the_upload() {
     client.write(beginning().as_bytes()).await;
     let mut exchange = upstream.next().await;
     exchange
-        .answer(b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\nno")
+        .respond(b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\nno")
         .await;
     let reply = client.reply().await;
     assert_eq!((reply.status, &*reply.text()), (400, "no"));
     assert_eq!(reply.header("connection"), Some("close"));
     assert_eq!(
-        exchange.until_hang_up().await,
+        exchange.until_disconnect().await,
         renamed(&beginning()).as_bytes()
     );
     client.close_its_side().await;
@@ -308,7 +308,7 @@ async fn http2_uploads_behave_the_same() {
         .header("content-type", "multipart/form-data; boundary=frontier")
         .body(())
         .unwrap();
-    let (answer, mut body) = send.send_request(request, false).unwrap();
+    let (response, mut body) = send.send_request(request, false).unwrap();
     body.send_data(Bytes::from(beginning()), false).unwrap();
     let mut exchange = upstream.next().await;
     assert_eq!(exchange.chunk().await, renamed(&beginning()).as_bytes());
@@ -316,8 +316,8 @@ async fn http2_uploads_behave_the_same() {
         .unwrap();
     assert_eq!(exchange.chunk().await, ("0123".to_owned() + END).as_bytes());
     assert!(exchange.chunk().await.is_empty());
-    exchange.answer(&ok("{}")).await;
-    assert_eq!(soon("a response", answer).await.unwrap().status(), 200);
+    exchange.respond(&ok("{}")).await;
+    assert_eq!(soon("a response", response).await.unwrap().status(), 200);
 }
 
 /// A gateway in its own process, killed at the end of the test.
@@ -344,7 +344,7 @@ impl Process {
 async fn a_large_upload_uses_little_memory() {
     const SIZE: usize = 256 << 20;
     const PART: usize = 1 << 20;
-    let mut upstream = ByHand::start().await;
+    let mut upstream = ManualUpstream::start().await;
     let control = Control::start(snapshot(&two_backends(&upstream))).await;
     let folder = tempfile::tempdir().unwrap();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -367,7 +367,7 @@ async fn a_large_upload_uses_little_memory() {
         loop {
             if TcpStream::connect(address).await.is_ok() {
                 let mut client = Client::connect(address).await;
-                if client.ask(&get("/readyz", "")).await.status == 200 {
+                if client.send(&get("/readyz", "")).await.status == 200 {
                     return client;
                 }
             }
@@ -387,7 +387,7 @@ async fn a_large_upload_uses_little_memory() {
     }
     client.write(END.as_bytes()).await;
     assert_eq!(exchange.take(END.len()).await, END.as_bytes());
-    exchange.answer(&ok("{}")).await;
+    exchange.respond(&ok("{}")).await;
     assert_eq!(client.reply().await.status, 200);
     let grown = process.peak() - before;
     assert!(grown < 16 << 20, "{grown} bytes more");

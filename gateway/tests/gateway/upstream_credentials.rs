@@ -8,7 +8,7 @@ use fastllm_contract::Secret;
 use crate::cache::cached_content;
 use crate::support::{
     Options, Reply, SnapshotContent, Step, TestGateway, Upstream, chat_over_http2, content, events,
-    json_answer, logged, next_data, raw,
+    json_response, logged, next_data, raw,
 };
 
 const CREDENTIAL: &str = "sk-canary/upstream+credential";
@@ -53,11 +53,11 @@ content-disposition: attachment; filename=canary-tenant-token\r\n";
 
 #[tokio::test]
 async fn header_fields_pass_by_an_allow_list() {
-    let answer = raw(format!(
+    let response = raw(format!(
         "HTTP/1.1 200 canary\r\ncontent-type: application/json\r\n{FIELDS}\
          content-length: 2\r\n\r\n{{}}"
     ));
-    let upstream = Upstream::start([answer]).await;
+    let upstream = Upstream::start([response]).await;
     let gateway = start(&upstream, &[]).await;
     let reply = gateway.chat(BODY).await;
     let lines = reply.head.lines().skip(1).filter(|line| !line.is_empty());
@@ -90,11 +90,11 @@ async fn header_fields_pass_by_an_allow_list() {
 
 #[tokio::test]
 async fn a_listed_field_with_a_credential_is_withheld() {
-    let answer = raw(format!(
+    let response = raw(format!(
         "HTTP/1.1 200 OK\r\nx-echo: Bearer {CREDENTIAL}\r\nx-echo: {TENANT}\r\nx-echo: fine\r\n\
          content-length: 2\r\n\r\n{{}}"
     ));
-    let upstream = Upstream::start([answer]).await;
+    let upstream = Upstream::start([response]).await;
     let gateway = start(&upstream, &["--forward-response-header=x-echo"]).await;
     let reply = gateway.chat(BODY).await;
     assert_eq!(reply.head.matches("x-echo").count(), 1);
@@ -106,10 +106,10 @@ async fn a_listed_field_with_a_credential_is_withheld() {
 async fn a_cached_response_has_no_credential() {
     // A response with a cookie is not cached.
     let fields = FIELDS.replace("set-cookie", "x-cookie");
-    let answer = raw(format!(
+    let response = raw(format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{fields}content-length: 2\r\n\r\n{{}}"
     ));
-    let upstream = Upstream::start([answer]).await;
+    let upstream = Upstream::start([response]).await;
     let content = with_credentials(cached_content(&[upstream.api_base()]));
     let gateway = TestGateway::serving(&content, Options::default()).await;
     for cached in ["miss", "hit"] {
@@ -225,10 +225,10 @@ async fn a_credential_in_an_error_event_is_masked() {
 #[tokio::test]
 async fn a_redirect_becomes_an_error_of_the_gateway() {
     for status in [300, 301, 302, 303, 304, 307, 308] {
-        let answer = raw(format!(
+        let response = raw(format!(
             "HTTP/1.1 {status} X\r\n{FIELDS}content-length: 0\r\n\r\n"
         ));
-        let upstream = Upstream::start([answer]).await;
+        let upstream = Upstream::start([response]).await;
         let gateway = start(&upstream, &[]).await;
         let reply = gateway.chat(BODY).await;
         let (replied, _, code, _) = reply.error();
@@ -244,14 +244,14 @@ async fn a_compressed_error_is_replaced() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
     gzip.write_all(error.as_bytes()).unwrap();
     let body = gzip.finish().unwrap();
-    let mut answer = format!(
+    let mut response = format!(
         "HTTP/1.1 422 X\r\ncontent-type: text/html\r\ncontent-encoding: gzip\r\n\
          retry-after: 3\r\ncontent-length: {}\r\n\r\n",
         body.len()
     )
     .into_bytes();
-    answer.extend(&body);
-    let upstream = Upstream::start([raw(answer)]).await;
+    response.extend(&body);
+    let upstream = Upstream::start([raw(response)]).await;
     let gateway = start(&upstream, &[]).await;
     let reply = gateway.chat(BODY).await;
     assert_eq!((reply.error().0, reply.complete), (422, true));
@@ -269,7 +269,8 @@ async fn a_response_and_an_error_without_a_credential_pass_unchanged() {
         "{\"error\":{\"message\":\"**bold** sk-other 100% \\\\u00e9 \\\"x\\\" ...\"}}",
     ];
     let [good, bad] = texts;
-    let upstream = Upstream::start([json_answer("200 OK", good), json_answer("422 X", bad)]).await;
+    let upstream =
+        Upstream::start([json_response("200 OK", good), json_response("422 X", bad)]).await;
     let gateway = start(&upstream, &[]).await;
     // The body of a successful response is not searched.
     assert_eq!(gateway.chat(BODY).await.text(), good);

@@ -5,7 +5,7 @@ mod ejections;
 mod retry_field;
 
 use crate::support::{
-    KEY, Options, Step, TestGateway, Upstream, events, json_answer, logged, post, raw,
+    KEY, Options, Step, TestGateway, Upstream, events, json_response, logged, post, raw,
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
@@ -53,7 +53,7 @@ fn code(reason: &str) -> &'static str {
 }
 
 async fn good() -> Upstream {
-    Upstream::start([json_answer("200 OK", GOOD)]).await
+    Upstream::start([json_response("200 OK", GOOD)]).await
 }
 
 async fn ejections(gateway: &TestGateway, upstream: &Upstream, reason: &str) -> (u64, u64) {
@@ -87,7 +87,7 @@ async fn errors(gateway: &TestGateway, upstream: &Upstream) -> f64 {
 #[tokio::test]
 async fn a_backend_that_rejects_the_gateway_serves_no_client_and_is_ejected() {
     for (status, body, reason) in REJECTIONS {
-        let bad = Upstream::start([json_answer(status, body)]).await;
+        let bad = Upstream::start([json_response(status, body)]).await;
         let good = good().await;
         let gateway = TestGateway::start_with(&[&bad, &good], in_turn()).await;
         for _ in 0..20 {
@@ -112,7 +112,7 @@ async fn no_policy_prefers_a_backend_because_it_rejects_fast() {
         "round-robin",
         "lowest-latency",
     ] {
-        let bad = Upstream::start([json_answer("402 X", "{}")]).await;
+        let bad = Upstream::start([json_response("402 X", "{}")]).await;
         let good = good().await;
         let flags = [
             format!("--policy={policy}"),
@@ -131,8 +131,8 @@ async fn no_policy_prefers_a_backend_because_it_rejects_fast() {
 async fn a_rejection_by_every_backend_is_502_without_the_text_of_the_upstream() {
     for (status, body, reason) in REJECTIONS {
         let pool = [
-            Upstream::start([json_answer(status, body)]).await,
-            Upstream::start([json_answer(status, body)]).await,
+            Upstream::start([json_response(status, body)]).await,
+            Upstream::start([json_response(status, body)]).await,
         ];
         let gateway = TestGateway::start(&[&pool[0], &pool[1]]).await;
         let reply = gateway.chat(BODY).await;
@@ -155,7 +155,7 @@ async fn a_rejection_by_every_backend_is_502_without_the_text_of_the_upstream() 
 #[tokio::test]
 async fn the_text_of_a_rejection_is_logged_without_the_credential() {
     let text = "{\"error\":{\"message\":\"Wrong key: credential-1. Ask billing\"}}";
-    let upstream = Upstream::start([json_answer("401 X", text)]).await;
+    let upstream = Upstream::start([json_response("401 X", text)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let reply = gateway.chat(BODY).await;
     assert!(!reply.text().contains("billing"));
@@ -170,8 +170,8 @@ async fn the_text_of_a_rejection_is_logged_without_the_credential() {
 async fn a_temporary_failure_is_more_useful_than_a_rejection() {
     let busy = "{\"error\":{\"message\":\"slow down\"}}";
     for (status, body) in [("429 X", busy), ("500 X", "{}")] {
-        let rejecting = Upstream::start([json_answer("401 X", "{}")]).await;
-        let other = Upstream::start([json_answer(status, body)]).await;
+        let rejecting = Upstream::start([json_response("401 X", "{}")]).await;
+        let other = Upstream::start([json_response(status, body)]).await;
         let gateway = TestGateway::start(&[&rejecting, &other]).await;
         let reply = gateway.chat(BODY).await;
         assert_eq!(reply.text(), body, "{status}");
@@ -181,7 +181,7 @@ async fn a_temporary_failure_is_more_useful_than_a_rejection() {
 
 #[tokio::test]
 async fn rejections_use_up_no_retries() {
-    let rejecting = || Upstream::start([json_answer("401 X", "{}")]);
+    let rejecting = || Upstream::start([json_response("401 X", "{}")]);
     let bad = [rejecting().await, rejecting().await, rejecting().await];
     let good = good().await;
     let pool = [&bad[0], &bad[1], &bad[2], &good];
@@ -196,9 +196,9 @@ async fn rejections_use_up_no_retries() {
 
 #[tokio::test]
 async fn a_backend_that_rejects_the_gateway_is_not_tried_again_for_a_busy_one() {
-    let rejecting = Upstream::start([json_answer("401 X", "{}")]).await;
+    let rejecting = Upstream::start([json_response("401 X", "{}")]).await;
     for first in 0..2 {
-        let busy = [json_answer("503 X", "{}"), json_answer("200 OK", GOOD)];
+        let busy = [json_response("503 X", "{}"), json_response("200 OK", GOOD)];
         let busy = Upstream::start(busy).await;
         let before = rejecting.seen().requests.len();
         let pool = match first {
@@ -227,8 +227,8 @@ async fn a_fault_of_the_client_passes_unchanged_and_is_no_failure() {
         ("500 X", TOO_LONG),
     ] {
         let pool = [
-            Upstream::start([json_answer(status, body)]).await,
-            Upstream::start([json_answer(status, body)]).await,
+            Upstream::start([json_response(status, body)]).await,
+            Upstream::start([json_response(status, body)]).await,
         ];
         let gateway = TestGateway::start_with(&[&pool[0], &pool[1]], in_turn()).await;
         for _ in 0..12 {
@@ -247,10 +247,10 @@ async fn a_fault_of_the_client_passes_unchanged_and_is_no_failure() {
 #[tokio::test]
 async fn a_fault_of_the_client_in_the_first_event_is_no_failure() {
     let error = format!("data: {TOO_LONG}\n\n");
-    let answer = || raw(events(&[error.as_str(), DONE], true));
+    let response = || raw(events(&[error.as_str(), DONE], true));
     let pool = [
-        Upstream::start([answer()]).await,
-        Upstream::start([answer()]).await,
+        Upstream::start([response()]).await,
+        Upstream::start([response()]).await,
     ];
     let gateway = TestGateway::start_with(&[&pool[0], &pool[1]], in_turn()).await;
     for _ in 0..12 {
@@ -288,7 +288,7 @@ async fn a_rejection_in_the_first_event_fails_over_and_does_not_reach_the_client
 #[tokio::test]
 async fn what_a_backend_does_not_implement_is_tried_elsewhere_and_is_no_failure() {
     let body = "{\"error\":{\"code\":501,\"message\":\"x\",\"type\":\"not_supported_error\"}}";
-    let bad = Upstream::start([json_answer("501 X", body)]).await;
+    let bad = Upstream::start([json_response("501 X", body)]).await;
     let good = good().await;
     let gateway = TestGateway::start_with(&[&bad, &good], in_turn()).await;
     for _ in 0..20 {
@@ -313,7 +313,7 @@ async fn the_body_of_an_error_is_awaited_for_a_bounded_time() {
 
     // It never arrives.
     let silent = "HTTP/1.1 500 X\r\ncontent-length: 9\r\n\r\n{";
-    let silent = vec![Step::Send(silent.into()), Step::UntilHangUp];
+    let silent = vec![Step::Send(silent.into()), Step::UntilDisconnect];
     let silent = Upstream::start([silent]).await;
     let good = good().await;
     let gateway = TestGateway::start_with(&[&silent, &good], in_turn()).await;
@@ -338,7 +338,7 @@ async fn an_error_that_is_cut_off_fails_over() {
 #[tokio::test]
 async fn a_large_error_passes_as_a_whole() {
     let body = format!("{{\"error\":\"{}\"}}", "x".repeat(200_000));
-    let upstream = Upstream::start([json_answer("400 X", &body)]).await;
+    let upstream = Upstream::start([json_response("400 X", &body)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let reply = gateway.chat(BODY).await;
     assert_eq!((reply.status, reply.complete), (400, true));
@@ -347,20 +347,20 @@ async fn a_large_error_passes_as_a_whole() {
 
 #[tokio::test]
 async fn an_endpoint_that_a_backend_does_not_serve_moves_no_other_request() {
-    let absent = || json_answer("404 X", "{\"detail\":\"Not Found\"}");
+    let absent = || json_response("404 X", "{\"detail\":\"Not Found\"}");
     let partial = [
         absent(),
         absent(),
         absent(),
-        json_answer("200 OK", "{\"by\":1}"),
+        json_response("200 OK", "{\"by\":1}"),
     ];
     let partial = Upstream::start(partial).await;
-    let other = Upstream::start([json_answer("200 OK", "{\"by\":2}")]).await;
+    let other = Upstream::start([json_response("200 OK", "{\"by\":2}")]).await;
     let gateway = TestGateway::start_with(&[&partial, &other], in_turn()).await;
     let headers = format!("authorization: Bearer {KEY}\r\ncontent-type: application/json\r\n");
     let rerank = post("/v1/rerank", &headers, BODY);
     for _ in 0..10 {
-        assert_eq!(gateway.ask(&rerank).await.text(), "{\"by\":2}");
+        assert_eq!(gateway.send(&rerank).await.text(), "{\"by\":2}");
     }
     assert_eq!(partial.seen().requests.len(), 3);
     let mut by_partial = 0;

@@ -47,7 +47,7 @@ pub use splice::{Segment, Splice};
 pub use stored::{stored_id, streamed_response_id};
 pub use stream::{FirstEvent, Passthrough, StreamEnding, StreamInspector, StreamPosition};
 pub use upstream_error::ErrorClass;
-pub use usage::{BodyInspector, Measure, PrefixInspector, Quantities, Usage, UsageReport};
+pub use usage::{BodyExcerpt, BodyInspector, Measure, Quantities, Usage, UsageReport};
 
 #[cfg(test)]
 mod tests;

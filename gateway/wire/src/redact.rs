@@ -13,7 +13,7 @@ use memchr::{memchr_iter, memchr3};
 const MASK: u8 = b'*';
 
 /// The most backslashes before an encoded byte: three levels of nested JSON.
-const MOST_BACKSLASHES: usize = 8;
+const MAX_BACKSLASHES: usize = 8;
 
 /// The fewest bytes of a secret that a shortened form shows at either end.
 const FEWEST_SHOWN: usize = 3;
@@ -220,7 +220,7 @@ fn written(text: &[u8], byte: u8) -> Written {
         [first, ..] if *first == byte => Written::In(1),
         [b'%', digits @ ..] => hexadecimal(digits, [byte >> 4, byte & 15], 1),
         [b'\\', ..] => {
-            let slashes = text.iter().take(MOST_BACKSLASHES);
+            let slashes = text.iter().take(MAX_BACKSLASHES);
             let slashes = slashes.take_while(|byte| **byte == b'\\').count();
             match text.get(slashes..).unwrap_or_default() {
                 [] => Written::Incomplete,

@@ -15,7 +15,7 @@ use memchr::memmem::Finder;
 use crate::estimate::estimated_tokens;
 use crate::sse::{EVENT_LIMIT, Event, Frame, FrameKind, Framer};
 use crate::upstream_error::{ErrorClass, is_error_name};
-use crate::usage::{EventUsage, Measure, PrefixInspector, Quantities, Usage, UsageReport};
+use crate::usage::{BodyExcerpt, EventUsage, Measure, Quantities, Usage, UsageReport};
 
 pub use ending::StreamEnding;
 pub use passthrough::Passthrough;
@@ -86,7 +86,7 @@ struct StreamState {
     /// How the forwarded bytes end.
     forwarded: ForwardedEnd,
     /// The event that is too long to be inspected.
-    overlong: Option<Box<PrefixInspector>>,
+    overlong: Option<Box<BodyExcerpt>>,
     /// The only error is in an event that was cut at the end of the body.
     is_error_cut: bool,
 }

@@ -7,10 +7,10 @@
 //! duration has no token counts, but [`Quantities`]. An implausible count makes
 //! the whole report one that is not used.
 
+mod body_excerpt;
 mod body_inspector;
 mod count;
 mod images;
-mod prefix_inspector;
 mod quantities;
 
 use std::sync::LazyLock;
@@ -19,9 +19,9 @@ use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+pub use body_excerpt::BodyExcerpt;
 pub use body_inspector::BodyInspector;
 pub use count::MAX_TOKENS;
-pub use prefix_inspector::PrefixInspector;
 pub use quantities::{Measure, Quantities};
 
 use crate::json::{self, Object};
@@ -338,14 +338,14 @@ pub(crate) fn mentions_usage(text: &[u8]) -> bool {
 /// Millionths, rounded to the nearest; `None` for an implausible amount.
 fn micros(cost: f64) -> Option<u64> {
     /// A million units: more than any single request costs.
-    const MOST: f64 = 1e12;
+    const MAX_COST: f64 = 1e12;
     let micros = (cost * 1e6).round();
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "the range was checked"
     )]
-    (0.0..=MOST).contains(&micros).then_some(micros as u64)
+    (0.0..=MAX_COST).contains(&micros).then_some(micros as u64)
 }
 
 #[cfg(test)]

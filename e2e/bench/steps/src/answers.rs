@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use anyhow::Context;
 use fastllm_steps::{ANSWER_HEAD, Stopwatch, answer, event, stream_end};
 use fastllm_wire::http1::{ChunkLine, Framing, HeadWriter, Limits, Persistence, ResponseHead};
-use fastllm_wire::usage::PrefixInspector;
+use fastllm_wire::usage::BodyExcerpt;
 use fastllm_wire::{StreamEnding, StreamInspector};
 
 /// Events that come in one read.
@@ -45,7 +45,7 @@ fn time_json(watch: Stopwatch) -> anyhow::Result<()> {
         ("tail-json-none", unknown),
     ] {
         watch.time(step, || {
-            let mut tail = PrefixInspector::new();
+            let mut tail = BodyExcerpt::new();
             for read in black_box(&body).chunks(16 << 10) {
                 tail.push(read);
             }

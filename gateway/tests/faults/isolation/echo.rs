@@ -109,7 +109,7 @@ async fn connection(stream: TcpStream, heard: Arc<Mutex<EchoedRequests>>) {
         let client = heard.lock().listen(&whole, &body, last.as_ref());
         let begun = last.replace(client).is_some();
         let auth = request.headers("authorization").join(",");
-        let then = answer(&mut writer, &body, &auth, begun).await;
+        let then = respond(&mut writer, &body, &auth, begun).await;
         match then {
             Ok(AfterResponse::GoOn) => {}
             Ok(AfterResponse::Close) | Err(_) => return,
@@ -148,7 +148,7 @@ impl EchoedRequests {
 }
 
 /// Responds as the request selects. `begun`: the connection carried other requests.
-async fn answer(
+async fn respond(
     writer: &mut OwnedWriteHalf,
     body: &Value,
     auth: &str,

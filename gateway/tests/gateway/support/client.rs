@@ -107,7 +107,7 @@ impl Client {
     }
 
     /// Sends a request and reads its response.
-    pub(crate) async fn ask(&mut self, request: &[u8]) -> Reply {
+    pub(crate) async fn send(&mut self, request: &[u8]) -> Reply {
         self.write(request).await;
         self.reply().await
     }

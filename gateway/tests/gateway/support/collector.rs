@@ -24,11 +24,11 @@ pub(crate) struct Collector {
 
 impl Collector {
     pub(crate) async fn start() -> Self {
-        Self::answering(200).await
+        Self::with_status(200).await
     }
 
     /// A collector that always responds with this status.
-    pub(crate) async fn answering(status: u16) -> Self {
+    pub(crate) async fn with_status(status: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let posts = Arc::<Mutex<Vec<Message>>>::default();
@@ -40,8 +40,8 @@ impl Collector {
                 let mut reader = Reader::new(read);
                 while let Some(post) = reader.message().await {
                     kept.lock().push(post);
-                    let answer = format!("HTTP/1.1 {status} OK\r\ncontent-length: 0\r\n\r\n");
-                    write.write_all(answer.as_bytes()).await.unwrap();
+                    let response = format!("HTTP/1.1 {status} OK\r\ncontent-length: 0\r\n\r\n");
+                    write.write_all(response.as_bytes()).await.unwrap();
                 }
             }
         });
@@ -62,9 +62,9 @@ impl Collector {
         running.spawn(async move {
             let (stream, _) = listener.accept().await.unwrap();
             let mut calls = h2::server::handshake(stream).await.unwrap();
-            let mut answers = JoinSet::new();
+            let mut responses = JoinSet::new();
             while let Some(Ok((request, respond))) = calls.accept().await {
-                answers.spawn(answer_call(request, respond, Arc::clone(&kept)));
+                responses.spawn(respond_to_call(request, respond, Arc::clone(&kept)));
             }
         });
         Self {
@@ -109,7 +109,7 @@ impl Collector {
 }
 
 /// Reads the message of a call and responds with success.
-async fn answer_call(
+async fn respond_to_call(
     request: http::Request<h2::RecvStream>,
     mut respond: h2::server::SendResponse<Bytes>,
     kept: Arc<Mutex<Vec<Message>>>,
@@ -131,9 +131,9 @@ async fn answer_call(
         head: text,
         body: framed.split_off(5),
     });
-    let answer = http::Response::builder().header("content-type", "application/grpc");
+    let response = http::Response::builder().header("content-type", "application/grpc");
     let mut stream = respond
-        .send_response(answer.body(()).unwrap(), false)
+        .send_response(response.body(()).unwrap(), false)
         .unwrap();
     stream
         .send_data(Bytes::from_static(&[0; 5]), false)

@@ -120,7 +120,7 @@ impl Control {
     }
 
     /// Sets the statuses of the next usage responses; later ones are 200.
-    pub(crate) fn answer_usage(&self, statuses: &[u16]) {
+    pub(crate) fn set_usage_statuses(&self, statuses: &[u16]) {
         self.state.usage_statuses.lock().extend(statuses);
     }
 
@@ -169,19 +169,19 @@ async fn connection(stream: TcpStream, state: Arc<ControlState>) {
     let (reader, mut writer) = stream.into_split();
     let mut reader = Reader::new(reader);
     while let Some(request) = reader.message().await {
-        let answer = if request.header("authorization") == Some(&format!("Bearer {TOKEN}")) {
-            state.answer(&request).await
+        let response = if request.header("authorization") == Some(&format!("Bearer {TOKEN}")) {
+            state.respond(&request).await
         } else {
             plain(401, "")
         };
-        if writer.write_all(answer.as_bytes()).await.is_err() {
+        if writer.write_all(response.as_bytes()).await.is_err() {
             return;
         }
     }
 }
 
 impl ControlState {
-    async fn answer(&self, request: &Message) -> String {
+    async fn respond(&self, request: &Message) -> String {
         let (path, query) = request
             .word(1)
             .split_once('?')
@@ -253,7 +253,7 @@ impl ControlState {
         }
         let mut held = self.held.lock();
         let before = held.iter().find(|(held, _)| Some(held) == known.as_ref());
-        let answer = match before {
+        let response = match before {
             Some((_, before)) => {
                 self.received.send_modify(|received| received.deltas += 1);
                 snapshot.without_sections_of(before)
@@ -261,7 +261,7 @@ impl ControlState {
             None => snapshot.clone(),
         };
         held.push((etag.clone(), snapshot));
-        with_etag(&etag, &serde_json::to_string(&answer).unwrap())
+        with_etag(&etag, &serde_json::to_string(&response).unwrap())
     }
 }
 

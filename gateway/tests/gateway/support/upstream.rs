@@ -26,7 +26,7 @@ pub(crate) enum Step {
     /// Waits until the test opens the barrier.
     Wait(Barrier),
     /// Waits until the gateway closes the connection.
-    UntilHangUp,
+    UntilDisconnect,
     /// Writes bytes repeatedly until this many are written, or the gateway
     /// closes the connection.
     Flood { part: Vec<u8>, most: usize },
@@ -46,7 +46,7 @@ pub(crate) struct ReceivedRequests {
     /// Connections that carried requests other than probes.
     pub(crate) connections: usize,
     /// Connections that the gateway closed while a script was waiting.
-    pub(crate) hang_ups: usize,
+    pub(crate) disconnects: usize,
     /// Bytes of floods that the sockets accepted.
     pub(crate) flooded: usize,
 }
@@ -125,7 +125,7 @@ impl Upstream {
     }
 
     /// Sets the status of probe responses from now on.
-    pub(crate) fn answer_probes(&self, status: &'static str) {
+    pub(crate) fn set_probe_status(&self, status: &'static str) {
         *self.probe_status.lock() = status;
     }
 
@@ -151,8 +151,8 @@ async fn connection(stream: TcpStream, play: Player) {
         if head.starts_with("GET ") {
             play.seen.send_modify(|seen| seen.probes += 1);
             let status = *play.probe_status.lock();
-            let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
-            if writer.write_all(answer.as_bytes()).await.is_err() {
+            let response = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
+            if writer.write_all(response.as_bytes()).await.is_err() {
                 return;
             }
             continue;
@@ -178,7 +178,7 @@ async fn connection(stream: TcpStream, play: Player) {
                 AfterScript::GoOn => {}
                 AfterScript::Stop => return,
                 AfterScript::HungUp => {
-                    play.seen.send_modify(|seen| seen.hang_ups += 1);
+                    play.seen.send_modify(|seen| seen.disconnects += 1);
                     return;
                 }
                 AfterScript::Reset => {
@@ -228,7 +228,7 @@ impl Player {
                 }
             }
             Step::Wait(barrier) => barrier.cancelled().await,
-            Step::UntilHangUp => {
+            Step::UntilDisconnect => {
                 while reader.more().await {}
                 return AfterScript::HungUp;
             }
@@ -263,7 +263,7 @@ pub(crate) fn raw(bytes: impl AsRef<[u8]>) -> Vec<Step> {
 }
 
 /// A JSON response.
-pub(crate) fn json_answer(status: &str, body: &str) -> Vec<Step> {
+pub(crate) fn json_response(status: &str, body: &str) -> Vec<Step> {
     raw(format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()

@@ -1,6 +1,6 @@
 use super::{BODY, DONE, ONE, STREAM, errors, in_turn};
 use crate::support::{
-    Barrier, Options, Step, TestGateway, Upstream, chat, events, json_answer, raw,
+    Barrier, Options, Step, TestGateway, Upstream, chat, events, json_response, raw,
 };
 
 /// A stream that breaks after its first event.
@@ -10,8 +10,8 @@ fn breaking() -> Vec<Step> {
 
 /// A response with a length that breaks within its body.
 fn breaking_body() -> Vec<Step> {
-    let answer = "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"choices\":";
-    vec![Step::Send(answer.into()), Step::Close]
+    let response = "HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{\"choices\":";
+    vec![Step::Send(response.into()), Step::Close]
 }
 
 #[tokio::test]
@@ -26,7 +26,7 @@ async fn a_backend_that_breaks_every_response_after_a_good_head_is_ejected() {
         let bad = Upstream::start([script]).await;
         let good = match body {
             STREAM => raw(events(&[ONE, DONE], true)),
-            _ => json_answer("200 OK", "{}"),
+            _ => json_response("200 OK", "{}"),
         };
         let good = Upstream::start([good]).await;
         let gateway = TestGateway::start_with(&[&bad, &good], in_turn()).await;
@@ -55,7 +55,7 @@ async fn a_complete_response_resets_the_count_of_failures_and_an_error_does_not(
         scripts
     };
     let complete = raw(events(&[ONE, DONE], true));
-    let wrong = json_answer("400 X", "{}");
+    let wrong = json_response("400 X", "{}");
     for (script, ejected) in [(complete, 0.0), (wrong, 1.0)] {
         let upstream = Upstream::start(four(script)).await;
         let gateway = TestGateway::start_with(&[&upstream], in_turn()).await;
@@ -72,7 +72,7 @@ async fn a_complete_response_resets_the_count_of_failures_and_an_error_does_not(
 
 #[tokio::test]
 async fn a_client_that_leaves_a_stream_is_no_failure_of_the_backend() {
-    let open = vec![Step::Send(events(&[ONE], false)), Step::UntilHangUp];
+    let open = vec![Step::Send(events(&[ONE], false)), Step::UntilDisconnect];
     let upstream = Upstream::start([open]).await;
     let gateway = TestGateway::start_with(&[&upstream], in_turn()).await;
     for left in 1..=6 {
@@ -82,7 +82,9 @@ async fn a_client_that_leaves_a_stream_is_no_failure_of_the_backend() {
         client.until(ONE).await;
         drop(client);
         upstream
-            .wait_for("the request to be cancelled", |seen| seen.hang_ups == left)
+            .wait_for("the request to be cancelled", |seen| {
+                seen.disconnects == left
+            })
             .await;
     }
     assert!(errors(&gateway, &upstream).await < 0.5);

@@ -1,5 +1,5 @@
 use super::{BODY, in_turn};
-use crate::support::{TestGateway, Upstream, json_answer, raw};
+use crate::support::{TestGateway, Upstream, json_response, raw};
 
 /// An error that asks for a retry, as vendors send it.
 fn retryable(status: &str) -> Vec<crate::support::Step> {
@@ -47,7 +47,7 @@ async fn the_gateways_own_errors_after_retries_forbid_another_one() {
 #[tokio::test]
 async fn an_error_that_was_not_retried_leaves_the_choice_to_the_client() {
     // The only backend: a server error is not repeated there.
-    let plain = Upstream::start([json_answer("500 X", "{}")]).await;
+    let plain = Upstream::start([json_response("500 X", "{}")]).await;
     let gateway = TestGateway::start_with(&[&plain], in_turn()).await;
     let reply = gateway.chat(BODY).await;
     assert_eq!((reply.status, reply.header("x-should-retry")), (500, None));
@@ -69,8 +69,8 @@ async fn an_error_that_was_not_retried_leaves_the_choice_to_the_client() {
 
 #[tokio::test]
 async fn an_upstream_that_forbids_a_retry_is_not_tried_again() {
-    let answer = "HTTP/1.1 429 X\r\nx-should-retry: false\r\ncontent-length: 2\r\n\r\n{}";
-    let upstream = Upstream::start([raw(answer)]).await;
+    let response = "HTTP/1.1 429 X\r\nx-should-retry: false\r\ncontent-length: 2\r\n\r\n{}";
+    let upstream = Upstream::start([raw(response)]).await;
     let gateway = TestGateway::start_with(&[&upstream], in_turn()).await;
     let reply = gateway.chat(BODY).await;
     assert_eq!(

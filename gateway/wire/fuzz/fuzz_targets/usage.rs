@@ -4,14 +4,14 @@
 #![no_main]
 
 use fastllm_wire::usage::{EventUsage, MAX_TOKENS};
-use fastllm_wire::{PrefixInspector, Measure, Usage, BodyInspector};
+use fastllm_wire::{BodyExcerpt, Measure, Usage, BodyInspector};
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 
 fuzz_target!(|input: (u8, u16, &[u8])| {
     let (read, filler, text) = input;
     let _ = EventUsage::from_data(text);
-    let mut ends = PrefixInspector::new();
+    let mut ends = BodyExcerpt::new();
     text.chunks(usize::from(read).max(1))
         .for_each(|part| ends.push(part));
     assert!(text.len() > 9216 || ends.usage() == Usage::from_response(text));
@@ -52,7 +52,7 @@ fuzz_target!(|input: (u8, u16, &[u8])| {
         let mut long = members.clone();
         long.insert(name.to_owned(), filler.clone().into());
         let long = Value::Object(long).to_string();
-        let mut ends = PrefixInspector::new();
+        let mut ends = BodyExcerpt::new();
         long.as_bytes()
             .chunks(usize::from(read) * 64 + 1)
             .for_each(|part| ends.push(part));

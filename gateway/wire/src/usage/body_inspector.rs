@@ -1,5 +1,5 @@
 use super::images::ImageCounter;
-use super::{Measure, PrefixInspector, Quantities, Usage, UsageReport};
+use super::{BodyExcerpt, Measure, Quantities, Usage, UsageReport};
 use crate::estimate::estimated_tokens;
 use crate::stored::stored_id;
 
@@ -10,7 +10,7 @@ const FRAME: u64 = 256;
 /// forwarded: its beginning and end, and its number of images if requested.
 #[derive(Debug, Clone)]
 pub struct BodyInspector {
-    ends: PrefixInspector,
+    ends: BodyExcerpt,
     measure: Measure,
     /// Set if images are counted.
     images: Option<Box<ImageCounter>>,
@@ -20,7 +20,7 @@ impl BodyInspector {
     /// Without any bytes.
     pub fn new(measure: Measure) -> Self {
         Self {
-            ends: PrefixInspector::new(),
+            ends: BodyExcerpt::new(),
             measure,
             images: (measure == Measure::Images).then(Box::default),
         }

@@ -21,8 +21,8 @@ fn of(value: &Value) -> Option<Usage> {
     report(value).counts()
 }
 
-fn kept(body: &[u8], read: usize) -> PrefixInspector {
-    let mut ends = PrefixInspector::new();
+fn kept(body: &[u8], read: usize) -> BodyExcerpt {
+    let mut ends = BodyExcerpt::new();
     body.chunks(read).for_each(|part| ends.push(part));
     assert_eq!(ends.total(), body.len() as u64);
     ends

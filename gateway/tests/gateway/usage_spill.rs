@@ -7,11 +7,11 @@ use std::path::Path;
 use fastllm_contract::UsageBatch;
 
 use crate::support::{
-    Control, Options, TestGateway, Upstream, chat, content, json_answer, snapshot,
+    Control, Options, TestGateway, Upstream, chat, content, json_response, snapshot,
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
-const ANSWER: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}";
+const RESPONSE: &str = "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}";
 const SPILLED: &str = "fastllm_usage_spill_events";
 const DAMAGED: &str = "fastllm_usage_reports_dropped_total{reason=\"spill_damaged\"}";
 
@@ -26,10 +26,10 @@ async fn start(upstream: &Upstream, spill: &Path, away: bool) -> TestGateway {
     gateway
 }
 
-async fn ask(gateway: &TestGateway, count: usize) {
+async fn send(gateway: &TestGateway, count: usize) {
     let mut client = gateway.client().await;
     for _ in 0..count {
-        assert_eq!(client.ask(&chat(BODY)).await.status, 200);
+        assert_eq!(client.send(&chat(BODY)).await.status, 200);
     }
 }
 
@@ -72,22 +72,22 @@ fn assert_events(batches: &[UsageBatch], count: usize) {
 async fn an_outage_neither_loses_nor_duplicates_usage() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("usage.spill");
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let mut gateway = start(&upstream, &path, false).await;
-    ask(&gateway, 10).await;
+    send(&gateway, 10).await;
     gateway
         .control
         .wait_for("the first batch", |received| !received.usage.is_empty())
         .await;
     gateway.control.set_unavailable(true);
-    ask(&gateway, 2500).await;
+    send(&gateway, 2500).await;
     gateway
         .until("batches on disk", async || {
             gateway.metric(SPILLED).await > 1999.5
         })
         .await;
     // New usage is queued behind them.
-    ask(&gateway, 100).await;
+    send(&gateway, 100).await;
     gateway.control.set_unavailable(false);
     gateway.stop();
     gateway.ended().await;
@@ -98,7 +98,7 @@ async fn an_outage_neither_loses_nor_duplicates_usage() {
 /// Runs a gateway that exits without having sent its usage.
 async fn ended_without_control(upstream: &Upstream, path: &Path, count: usize) {
     let mut gateway = start(upstream, path, true).await;
-    ask(&gateway, count).await;
+    send(&gateway, count).await;
     gateway.stop();
     gateway.ended().await;
     assert!(gateway.control.batches().is_empty());
@@ -109,13 +109,13 @@ async fn ended_without_control(upstream: &Upstream, path: &Path, count: usize) {
 async fn unsent_usage_is_sent_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("usage.spill");
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     ended_without_control(&upstream, &path, 1100).await;
     // This process cannot send it either.
     ended_without_control(&upstream, &path, 5).await;
 
     let mut gateway = start(&upstream, &path, false).await;
-    ask(&gateway, 3).await;
+    send(&gateway, 3).await;
     gateway.stop();
     gateway.ended().await;
     let batches = stored(&gateway);
@@ -135,7 +135,7 @@ async fn unsent_usage_is_sent_after_a_restart() {
 async fn a_torn_record_is_counted_and_the_rest_is_sent() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("usage.spill");
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     ended_without_control(&upstream, &path, 600).await;
     ended_without_control(&upstream, &path, 50).await;
     let whole = fs::read(&path).unwrap();
@@ -156,9 +156,9 @@ async fn a_torn_record_is_counted_and_the_rest_is_sent() {
 async fn an_unwritable_spill_file_fails_no_request() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none/usage.spill");
-    let upstream = Upstream::start([json_answer("200 OK", ANSWER)]).await;
+    let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = start(&upstream, &path, false).await;
-    ask(&gateway, 1200).await;
+    send(&gateway, 1200).await;
     assert_eq!(gateway.finish().await.len(), 1200);
     assert!(crate::support::logged().contains("cannot use the usage spill file"));
 }

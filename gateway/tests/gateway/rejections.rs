@@ -4,7 +4,7 @@ use fastllm_contract::{ModelName, Principal, PrincipalId, RefusalKind};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Control, KEY, Options, TestGateway, Upstream, chat, content, get, json_answer, post, snapshot,
+    Control, KEY, Options, TestGateway, Upstream, chat, content, get, json_response, post, snapshot,
 };
 
 const GOOD: &str = "{\"model\":\"small\"}";
@@ -41,7 +41,7 @@ async fn invalid_keys_are_401_for_every_route() {
         get("/v1/models", ""),
         get("/nowhere", ""),
     ] {
-        let reply = gateway.ask(&request).await;
+        let reply = gateway.send(&request).await;
         assert_eq!(
             reply.error(),
             invalid,
@@ -50,7 +50,7 @@ async fn invalid_keys_are_401_for_every_route() {
         );
         assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
     }
-    let reply = gateway.ask(&with_key("sk-expired", GOOD)).await;
+    let reply = gateway.send(&with_key("sk-expired", GOOD)).await;
     assert_eq!(reply.error().2, "expired_api_key");
     assert!(
         (gateway
@@ -72,7 +72,7 @@ async fn unknown_routes_are_404_with_a_key() {
         ("POST", "/health"),
     ] {
         let request = format!("{method} {path} HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\r\n");
-        let reply = gateway.ask(request.as_bytes()).await;
+        let reply = gateway.send(request.as_bytes()).await;
         assert_eq!(reply.error().0, 404, "{path}");
         assert_eq!(reply.error().2, "not_found", "{path}");
     }
@@ -80,7 +80,7 @@ async fn unknown_routes_are_404_with_a_key() {
 
 #[tokio::test]
 async fn ambiguous_bodies_cannot_bypass_the_grant() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     for (body, param) in [
         ("", None),
@@ -172,12 +172,12 @@ async fn a_model_without_a_grant_can_be_hidden() {
     );
     for reply in [
         gateway.chat("{\"model\":\"forbidden\"}").await,
-        gateway.ask(&get("/v1/models/forbidden", &key)).await,
-        gateway.ask(&get("/v1/models/nobodys", &key)).await,
+        gateway.send(&get("/v1/models/forbidden", &key)).await,
+        gateway.send(&get("/v1/models/nobodys", &key)).await,
     ] {
         assert_eq!((reply.status, reply.text()), (404, unknown.text()));
     }
-    let granted = gateway.ask(&get("/v1/models/small", &key)).await;
+    let granted = gateway.send(&get("/v1/models/small", &key)).await;
     assert_eq!(granted.status, 200);
     // The usage still records the actual reason for the operator.
     let reason = "fastllm_rejections_total{reason=\"unauthorised\"}";
@@ -192,7 +192,7 @@ async fn a_model_without_a_grant_can_be_hidden() {
 
 #[tokio::test]
 async fn a_fallback_does_not_reveal_a_hidden_model() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let mut content = content(&[upstream.api_base()]);
     content.fallback = Some(ModelName::new("large").unwrap());
     let flags = Options::flags(&["--hide-ungranted-models"]);
@@ -221,22 +221,22 @@ async fn a_principal_without_grants_is_rejected() {
     });
     content.keys.push(("sk-new".to_owned(), 2, None, false));
     let gateway = TestGateway::serving(&content, Options::default()).await;
-    assert_eq!(gateway.ask(&with_key("sk-new", GOOD)).await.status, 403);
+    assert_eq!(gateway.send(&with_key("sk-new", GOOD)).await.status, 403);
     let list = gateway
-        .ask(&get("/v1/models", "x-api-key: sk-new\r\n"))
+        .send(&get("/v1/models", "x-api-key: sk-new\r\n"))
         .await;
     assert_eq!(list.json()["data"], json!([]));
 }
 
 #[tokio::test]
 async fn bodies_over_the_limit_are_413() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let gateway = TestGateway::start_with(&[&upstream], Options::flags(&["--max-body-mb=1"])).await;
     let announced = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: g\r\nx-api-key: {KEY}\r\n\
 content-length: 1048577\r\n\r\n"
     );
-    let reply = gateway.ask(announced.as_bytes()).await;
+    let reply = gateway.send(announced.as_bytes()).await;
     assert_eq!(reply.error().0, 413);
     assert_eq!(reply.error().2, "payload_too_large");
 
@@ -255,7 +255,7 @@ transfer-encoding: chunked\r\n\r\n100001\r\n"
 
 #[tokio::test]
 async fn without_a_snapshot_requests_are_503_not_401() {
-    let upstream = Upstream::start([json_answer("200 OK", "{}")]).await;
+    let upstream = Upstream::start([json_response("200 OK", "{}")]).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let first = snapshot(&content(&[upstream.api_base()]));
     let control = Control::start_on(listener, first.clone());
@@ -270,7 +270,7 @@ async fn without_a_snapshot_requests_are_503_not_401() {
         get("/v1/models", ""),
         with_key("sk-unknown", GOOD),
     ] {
-        let reply = gateway.ask(&request).await;
+        let reply = gateway.send(&request).await;
         assert_eq!(reply.error().2, "not_ready");
         assert_eq!(
             (reply.status, reply.header("retry-after")),

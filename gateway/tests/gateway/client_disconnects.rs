@@ -15,7 +15,7 @@ async fn leaves(
     before: Vec<u8>,
     leave: impl AsyncFnOnce(&mut Client, &Upstream),
 ) -> fastllm_contract::UsageEvent {
-    let script = vec![Step::Send(before), Step::UntilHangUp];
+    let script = vec![Step::Send(before), Step::UntilDisconnect];
     let upstream = Upstream::start([script]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
@@ -24,7 +24,7 @@ async fn leaves(
     drop(client);
     upstream
         .wait_for("the upstream connection to be closed", |seen| {
-            seen.hang_ups == 1
+            seen.disconnects == 1
         })
         .await;
     let mut events = gateway.finish().await;
@@ -119,7 +119,7 @@ async fn files_in_a_prompt_are_not_counted_as_text() {
 
 #[tokio::test]
 async fn by_closing_only_the_sending_side() {
-    let script = vec![Step::UntilHangUp];
+    let script = vec![Step::UntilDisconnect];
     let upstream = Upstream::start([script]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     let mut client = gateway.client().await;
@@ -128,7 +128,7 @@ async fn by_closing_only_the_sending_side() {
     client.close_its_side().await;
     upstream
         .wait_for("the upstream connection to be closed", |seen| {
-            seen.hang_ups == 1
+            seen.disconnects == 1
         })
         .await;
     assert_eq!(gateway.finish().await[0].status, Some(499));

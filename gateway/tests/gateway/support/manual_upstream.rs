@@ -9,9 +9,9 @@ use tokio::task::JoinSet;
 use super::http::Reader;
 use super::soon;
 
-/// An upstream whose requests the test reads and answers step by step.
+/// An upstream whose requests the test reads and responds to step by step.
 #[derive(Debug)]
-pub(crate) struct ByHand {
+pub(crate) struct ManualUpstream {
     address: SocketAddr,
     arrived: mpsc::Receiver<Exchange>,
     _tasks: JoinSet<()>,
@@ -25,7 +25,7 @@ pub(crate) struct Exchange {
     writer: OwnedWriteHalf,
 }
 
-impl ByHand {
+impl ManualUpstream {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -94,13 +94,13 @@ impl Exchange {
     }
 
     /// Everything until the gateway closes the connection.
-    pub(crate) async fn until_hang_up(&mut self) -> Vec<u8> {
+    pub(crate) async fn until_disconnect(&mut self) -> Vec<u8> {
         let closed = async { while self.reader.more().await {} };
         soon("the gateway to close the connection", closed).await;
         self.reader.take_all()
     }
 
-    pub(crate) async fn answer(&mut self, bytes: &[u8]) {
+    pub(crate) async fn respond(&mut self, bytes: &[u8]) {
         self.writer.write_all(bytes).await.unwrap();
     }
 }

@@ -24,7 +24,7 @@ const REACH: usize = 2;
 /// The first 1 KiB and the last 8 KiB of a body. Allocates nothing before the
 /// first byte, and at most 9 KiB.
 #[derive(Debug, Clone, Default)]
-pub struct PrefixInspector {
+pub struct BodyExcerpt {
     /// The head, then the tail; once that is full, the tail is a ring.
     kept: Vec<u8>,
     /// Offset of the next byte in the tail once it is full.
@@ -32,7 +32,7 @@ pub struct PrefixInspector {
     total: u64,
 }
 
-impl PrefixInspector {
+impl BodyExcerpt {
     /// Empty, without an allocation.
     pub fn new() -> Self {
         Self::default()
@@ -250,7 +250,7 @@ mod tests {
         #[test]
         fn keeps_exactly_the_ends(len in 0_usize..40_000, read in 1_usize..20_000) {
             let body: Vec<u8> = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
-            let mut ends = PrefixInspector::new();
+            let mut ends = BodyExcerpt::new();
             body.chunks(read).for_each(|part| ends.push(part));
             prop_assert_eq!(&ends.kept[..len.min(1024)], &body[..len.min(1024)]);
             if len > 9216 {

@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 
 use crate::support::{
     Barrier, Client, Options, Reply, SnapshotContent, Step, TestGateway, Upstream, backend, chat,
-    content, json_answer, soon,
+    content, json_response, soon,
 };
 
 const BODY: &str = "{\"model\":\"small\"}";
@@ -27,14 +27,14 @@ fn one_at_a_time(
 /// Responds when the barrier is opened.
 fn blocked_response(barrier: &Barrier, body: &str) -> Vec<Step> {
     let mut script = vec![Step::Wait(barrier.clone())];
-    script.extend(json_answer("200 OK", body));
+    script.extend(json_response("200 OK", body));
     script
 }
 
 /// Sends a request in the background.
-fn ask(gateway: &TestGateway, replies: &mut JoinSet<Reply>, body: &str) {
+fn send(gateway: &TestGateway, replies: &mut JoinSet<Reply>, body: &str) {
     let (address, request) = (gateway.address, chat(body));
-    replies.spawn(async move { Client::connect(address).await.ask(&request).await });
+    replies.spawn(async move { Client::connect(address).await.send(&request).await });
 }
 
 async fn next(replies: &mut JoinSet<Reply>) -> Reply {
@@ -76,13 +76,13 @@ async fn the_concurrency_limit_holds_and_the_queue_is_served_in_order() {
     one_at_a_time(&mut content, 0, 2, 60_000);
     let gateway = TestGateway::serving(&content, reporting()).await;
     let mut replies = JoinSet::new();
-    ask(&gateway, &mut replies, "{\"model\":\"small\",\"n\":1}");
+    send(&gateway, &mut replies, "{\"model\":\"small\",\"n\":1}");
     upstream
         .wait_for("the first request", |seen| seen.requests.len() == 1)
         .await;
     for waiting in [1, 2] {
         let body = format!("{{\"model\":\"small\",\"n\":{}}}", waiting + 1);
-        ask(&gateway, &mut replies, &body);
+        send(&gateway, &mut replies, &body);
         until_waiting(&gateway, waiting).await;
     }
     // The queue is full.
@@ -121,7 +121,7 @@ async fn queued_requests_time_out() {
     one_at_a_time(&mut content, 0, 5, 20);
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let mut replies = JoinSet::new();
-    ask(&gateway, &mut replies, BODY);
+    send(&gateway, &mut replies, BODY);
     upstream
         .wait_for("the first request", |seen| seen.requests.len() == 1)
         .await;
@@ -137,19 +137,19 @@ async fn a_client_that_leaves_frees_its_slot_for_the_next() {
     let barrier = Barrier::new();
     let upstream = Upstream::start([
         blocked_response(&barrier, "{}"),
-        json_answer("200 OK", "{}"),
+        json_response("200 OK", "{}"),
     ])
     .await;
     let mut content = content(&[upstream.api_base()]);
     one_at_a_time(&mut content, 0, 5, 60_000);
     let gateway = TestGateway::serving(&content, reporting()).await;
     let mut replies = JoinSet::new();
-    ask(&gateway, &mut replies, BODY);
+    send(&gateway, &mut replies, BODY);
     upstream
         .wait_for("the first request", |seen| seen.requests.len() == 1)
         .await;
     let mut impatient = JoinSet::new();
-    ask(&gateway, &mut impatient, BODY);
+    send(&gateway, &mut impatient, BODY);
     until_waiting(&gateway, 1).await;
     drop(impatient);
     until_waiting(&gateway, 0).await;
@@ -162,7 +162,7 @@ async fn a_client_that_leaves_frees_its_slot_for_the_next() {
 #[tokio::test]
 async fn a_response_retained_during_retries_occupies_no_slot() {
     for status in ["429 X", "503 X"] {
-        let script = [json_answer(status, "{}"), json_answer("200 OK", "good")];
+        let script = [json_response(status, "{}"), json_response("200 OK", "good")];
         let upstream = Upstream::start(script).await;
         let mut content = content(&[upstream.api_base()]);
         one_at_a_time(&mut content, 0, 5, 600_000);
@@ -176,10 +176,18 @@ async fn a_response_retained_during_retries_occupies_no_slot() {
 async fn free_capacity_on_another_backend_is_preferred_to_queueing() {
     let barrier = Barrier::new();
     let (one, two) = (
-        Upstream::start([blocked_response(&barrier, "1"), json_answer("200 OK", "1")]).await,
-        Upstream::start([blocked_response(&barrier, "2"), json_answer("200 OK", "2")]).await,
+        Upstream::start([
+            blocked_response(&barrier, "1"),
+            json_response("200 OK", "1"),
+        ])
+        .await,
+        Upstream::start([
+            blocked_response(&barrier, "2"),
+            json_response("200 OK", "2"),
+        ])
+        .await,
     );
-    let spare = Upstream::start([json_answer("200 OK", "spare")]).await;
+    let spare = Upstream::start([json_response("200 OK", "spare")]).await;
     let mut content = content(&[one.api_base(), two.api_base()]);
     for index in [0, 1] {
         one_at_a_time(&mut content, index, 5, 60_000);
@@ -189,7 +197,7 @@ async fn free_capacity_on_another_backend_is_preferred_to_queueing() {
     let gateway = TestGateway::serving(&content, Options::default()).await;
     let mut replies = JoinSet::new();
     for _ in 0..2 {
-        ask(&gateway, &mut replies, BODY);
+        send(&gateway, &mut replies, BODY);
     }
     for upstream in [&one, &two] {
         upstream
@@ -206,8 +214,8 @@ async fn free_capacity_on_another_backend_is_preferred_to_queueing() {
 #[tokio::test]
 async fn a_draining_backend_receives_no_new_request() {
     let (old, new) = (
-        Upstream::start([json_answer("200 OK", "old")]).await,
-        Upstream::start([json_answer("200 OK", "new")]).await,
+        Upstream::start([json_response("200 OK", "old")]).await,
+        Upstream::start([json_response("200 OK", "new")]).await,
     );
     let mut content = content(&[old.api_base(), new.api_base()]);
     content.models[2].backends[0].draining = true;

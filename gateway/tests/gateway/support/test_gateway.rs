@@ -136,16 +136,16 @@ impl TestGateway {
     }
 
     /// Sends one request on a separate connection.
-    pub(crate) async fn ask(&self, request: &[u8]) -> Reply {
-        self.client().await.ask(request).await
+    pub(crate) async fn send(&self, request: &[u8]) -> Reply {
+        self.client().await.send(request).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Reply {
-        self.ask(&get(path, "")).await
+        self.send(&get(path, "")).await
     }
 
     pub(crate) async fn chat(&self, body: &str) -> Reply {
-        self.ask(&chat(body)).await
+        self.send(&chat(body)).await
     }
 
     /// The value of one metric line; 0 if it is absent.
