@@ -217,11 +217,7 @@ async fn head_of_anything_has_no_body() {
         let request = get(path, &format!("authorization: Bearer {KEY}\r\n"));
         client.write(&[b"HEAD", &request[3..]].concat()).await;
         assert!(client.head().await.starts_with("HTTP/1.1 "));
-        assert_eq!(
-            client.send(&get("/livez", "")).await.status,
-            200,
-            "{path}"
-        );
+        assert_eq!(client.send(&get("/livez", "")).await.status, 200, "{path}");
     }
     assert!(upstream.seen().requests.is_empty());
 }
