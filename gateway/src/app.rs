@@ -335,7 +335,8 @@ impl Components {
     ) -> WorkerSet {
         let bodies = config.pipeline.body_limits();
         let max_idle = config.upstream.max_idle_per_thread(self.workers.len());
-        let cors = Cors::new(&config.serve.cors_origins).map(Arc::new);
+        let forwarded = &config.pipeline.forwarded.response_headers;
+        let cors = Cors::new(&config.serve.cors_origins, forwarded).map(Arc::new);
         self.worker_set(&config.serve, self.tls.clone(), |worker| {
             let upstreams =
                 Upstreams::new(self.connector.clone(), max_idle, Arc::clone(&self.metrics));

@@ -11,8 +11,7 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, StatusCode};
 use url::Url;
 
-use super::LocalResponse;
-use super::{Endpoint, Head};
+use super::{Endpoint, ForwardedResponseHeader, Head, LocalResponse};
 
 /// The longest list of header names that is allowed to a page, in bytes.
 const MAX_HEADER_NAMES_BYTES: usize = 4 << 10;
@@ -21,10 +20,12 @@ const MAX_HEADER_NAMES_BYTES: usize = 4 << 10;
 const REQUEST_HEADERS: &str = "authorization, content-type, x-api-key, x-request-id, \
 openai-beta, openai-organization, openai-project, traceparent, tracestate";
 
-/// The response headers that a page may read, besides those of the Fetch standard.
-const EXPOSED: &str = "x-request-id, retry-after, x-should-retry, x-ratelimit-limit-requests, \
-x-ratelimit-limit-tokens, x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, \
-x-ratelimit-reset, x-ratelimit-reset-requests, x-ratelimit-reset-tokens, x-fastllm-cache";
+/// The response headers that a page may read, besides those of the Fetch standard
+/// and those of upstreams that `--forward-response-header` adds.
+const EXPOSED: &str = "x-request-id, retry-after, retry-after-ms, x-should-retry, openai-model, \
+openai-processing-ms, openai-version, x-ratelimit-limit-requests, x-ratelimit-limit-tokens, \
+x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset, \
+x-ratelimit-reset-requests, x-ratelimit-reset-tokens, x-fastllm-cache";
 
 /// Seconds for which a browser may cache a preflight response: the maximum of the
 /// most restrictive browser.
@@ -89,14 +90,19 @@ impl FromStr for CorsOrigin {
 }
 
 impl Cors {
-    /// Nothing where no origin is allowed.
-    pub(crate) fn new(origins: &[CorsOrigin]) -> Option<Self> {
+    /// Nothing where no origin is allowed. Pages may also read the fields in
+    /// `forwarded`.
+    pub(crate) fn new(
+        origins: &[CorsOrigin],
+        forwarded: &[ForwardedResponseHeader],
+    ) -> Option<Self> {
+        let exposed = exposed(forwarded);
         let any = origins.iter().find(|origin| origin.is_any());
         let named = origins.iter().filter(|_| any.is_none());
-        let named = named.map(|origin| (origin.clone(), CorsFields::new(Some(origin))));
+        let named = named.map(|origin| (origin.clone(), CorsFields::new(Some((origin, &exposed)))));
         (!origins.is_empty()).then(|| Self {
             origins: named.collect(),
-            others: CorsFields::new(any),
+            others: CorsFields::new(any.map(|origin| (origin, &exposed))),
         })
     }
 
@@ -150,16 +156,25 @@ fn wanted_headers(head: &Head) -> HeaderValue {
         .unwrap_or(HeaderValue::from_static(REQUEST_HEADERS))
 }
 
+/// The names of the fields that pages may read.
+fn exposed(forwarded: &[ForwardedResponseHeader]) -> HeaderValue {
+    let names = [EXPOSED].into_iter();
+    let names: Vec<&str> = names
+        .chain(forwarded.iter().map(ForwardedResponseHeader::name))
+        .collect();
+    HeaderValue::try_from(names.join(", ")).unwrap_or(HeaderValue::from_static(EXPOSED))
+}
+
 impl CorsFields {
-    /// `origin` is the origin whose pages may read the response, if any.
-    fn new(origin: Option<&CorsOrigin>) -> Self {
+    /// `readers` is the origin whose pages may read the response, if any, with the
+    /// names of the fields that they see.
+    fn new(readers: Option<(&CorsOrigin, &HeaderValue)>) -> Self {
         let mut fields = HeaderMap::new();
         // A cache must not use a response for a page of another origin.
         fields.insert(header::VARY, HeaderValue::from_static("origin"));
-        if let Some(CorsOrigin(origin)) = origin {
+        if let Some((CorsOrigin(origin), exposed)) = readers {
             fields.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
-            let exposed = HeaderValue::from_static(EXPOSED);
-            fields.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
+            fields.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed.clone());
         }
         Self(Arc::new(fields))
     }
@@ -235,14 +250,14 @@ mod tests {
 
     #[test]
     fn an_origin_is_allowed_by_its_name_or_because_all_are() {
-        assert!(Cors::new(&[]).is_none());
-        let some = Cors::new(&origins(&["https://a.example", "https://b.example"])).unwrap();
+        assert!(Cors::new(&[], &[]).is_none());
+        let some = Cors::new(&origins(&["https://a.example", "https://b.example"]), &[]).unwrap();
         let b = Some("https://b.example".to_owned());
         assert_eq!(allowed(&some, "https://b.example"), b);
         for other in ["https://c.example", "http://b.example", "null", "*"] {
             assert_eq!(allowed(&some, other), None, "{other}");
         }
-        let all = Cors::new(&origins(&["https://a.example", "*"])).unwrap();
+        let all = Cors::new(&origins(&["https://a.example", "*"]), &[]).unwrap();
         for page in ["https://a.example", "https://c.example", "null"] {
             assert_eq!(allowed(&all, page), Some("*".to_owned()));
         }

@@ -33,6 +33,13 @@ const TO_CLIENT: [&str; 13] = [
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForwardedResponseHeader(HeaderName);
 
+impl ForwardedResponseHeader {
+    /// Its name in lower case.
+    pub(crate) fn name(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
 impl FromStr for ForwardedResponseHeader {
     type Err = String;
 
@@ -89,7 +96,7 @@ impl ForwardedFields {
         let mut bits = 0;
         for (position, field) in fields.iter().enumerate() {
             let listed = TO_CLIENT.into_iter().any(|name| field.is(name))
-                || forwarded.iter().any(|header| field.is(header.0.as_str()));
+                || forwarded.iter().any(|header| field.is(header.name()));
             if listed && !fields.is_hop_by_hop(field.name) && !contains_any(field.value, secrets) {
                 bits |= 1 << position;
             }

@@ -77,7 +77,8 @@ async fn preflight_requests_need_no_key() {
 
 #[tokio::test]
 async fn responses_carry_the_allowed_origin() {
-    let (_upstream, gateway) = gateway(&["--cors-origin", PAGE]).await;
+    let flags = ["--cors-origin", PAGE, "--forward-response-header=x-team"];
+    let (_upstream, gateway) = gateway(&flags).await;
     let mut client = gateway.client().await;
     let models = get(
         "/v1/models",
@@ -90,7 +91,10 @@ async fn responses_carry_the_allowed_origin() {
         assert_eq!(all(&reply, "access-control-allow-origin"), [PAGE]);
         assert!(all(&reply, "vary").contains(&"origin".to_owned()));
         let exposed = reply.header("access-control-expose-headers").unwrap();
-        assert!(exposed.contains("x-request-id") && exposed.contains("retry-after"));
+        let exposed: Vec<&str> = exposed.split(", ").collect();
+        for name in ["x-request-id", "retry-after", "openai-model", "x-team"] {
+            assert!(exposed.contains(&name), "{name}");
+        }
         assert!(reply.header("access-control-allow-credentials").is_none());
     }
     for request in [asking("https://other.example"), asking("null")] {
