@@ -1,6 +1,4 @@
-use fastllm_contract::{
-    KeyId, Metadata, MetadataValue, Micros, PrincipalId, Timestamp, Tokens, UsageEvent,
-};
+use fastllm_contract::{KeyId, Micros, PrincipalId, Timestamp, Tokens, UsageEvent};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -28,17 +26,13 @@ pub(crate) struct Event {
 
 /// Parses one event of a batch. An impossible time is replaced by `now`.
 pub(crate) fn read(raw: Box<RawValue>, now: OffsetDateTime) -> Result<Event, RejectedEvent> {
-    let (mut usage, mut metadata_dropped) = match parse(raw.get()) {
+    let (usage, metadata_dropped) = match parse(raw.get()) {
         Ok(usage) => (usage, false),
         Err(reason) => match without_metadata(raw.get()) {
             Some(usage) => (usage, true),
             None => return Err(RejectedEvent::new(reason, raw.get())),
         },
     };
-    if usage.metadata.as_ref().is_some_and(|all| !is_storable(all)) {
-        usage.metadata = None;
-        metadata_dropped = true;
-    }
     let arrival = moment(usage.at)
         .filter(|at| *at <= now + CLOCK_SKEW && at.year() >= 2000)
         .unwrap_or(now);
@@ -73,15 +67,6 @@ fn without_metadata(text: &str) -> Option<UsageEvent> {
     let mut members: serde_json::Map<String, Value> = serde_json::from_str(text).ok()?;
     members.remove("metadata")?;
     UsageEvent::deserialize(Value::Object(members)).ok()
-}
-
-/// Whether the database can store the texts: PostgreSQL does not support NUL.
-fn is_storable(metadata: &Metadata) -> bool {
-    metadata.iter().all(|(_, value)| match value {
-        MetadataValue::Text(text) => !text.contains('\0'),
-        MetadataValue::List(list) => list.iter().all(|text| !text.contains('\0')),
-        MetadataValue::Flag(_) | MetadataValue::Integer(_) | MetadataValue::Float(_) => true,
-    })
 }
 
 fn storable(event: UsageEvent, at: Timestamp) -> UsageEvent {

@@ -9,9 +9,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 ///
 /// Invariant: at most [`Metadata::MAX_MEMBERS`] members, no name twice, names of
 /// 1 to [`Metadata::MAX_NAME_CHARS`] characters without control characters, texts
-/// of at most [`Metadata::MAX_TEXT_CHARS`] characters, lists of at most
-/// [`Metadata::MAX_LIST_ITEMS`] texts with that many characters altogether,
-/// numbers that are finite. So the members take at most [`Metadata::MAX_BYTES`].
+/// of at most [`Metadata::MAX_TEXT_CHARS`] characters without U+0000, which
+/// PostgreSQL cannot store, lists of at most [`Metadata::MAX_LIST_ITEMS`] texts with
+/// that many characters altogether, numbers that are finite. So the members take at most [`Metadata::MAX_BYTES`].
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// All members in one string, since it is built for every request and read
@@ -58,6 +58,8 @@ pub enum InvalidMetadata {
     Text,
     /// The list has too many texts or characters.
     List,
+    /// A text contains U+0000.
+    NullCharacter,
     /// The number is not finite.
     Number,
 }
@@ -120,6 +122,7 @@ impl Metadata {
                 if !fits(text, Self::MAX_TEXT_CHARS) {
                     return Err(InvalidMetadata::Text);
                 }
+                check_characters(text)?;
                 self.begin(TEXT, name);
                 self.sized(text);
             }
@@ -146,6 +149,7 @@ impl Metadata {
         for text in texts {
             let length = text.as_ref().chars().take(room + 1).count();
             room = room.checked_sub(length).ok_or(InvalidMetadata::List)?;
+            check_characters(text.as_ref())?;
         }
         if texts.len() > Self::MAX_LIST_ITEMS {
             return Err(InvalidMetadata::List);
@@ -214,6 +218,14 @@ impl Metadata {
     pub fn iter(&self) -> MetadataMembers<'_> {
         MetadataMembers { rest: &self.packed }
     }
+}
+
+/// Rejects a text that PostgreSQL cannot store.
+fn check_characters(text: &str) -> Result<(), InvalidMetadata> {
+    if text.contains('\0') {
+        return Err(InvalidMetadata::NullCharacter);
+    }
+    Ok(())
 }
 
 /// Whether a text has at most `max` characters.
@@ -386,6 +398,7 @@ impl InvalidMetadata {
             Self::Twice => "`metadata` has a member twice",
             Self::Text => "a text in `metadata` has more than 512 characters",
             Self::List => "a list in `metadata` has more than 64 texts or 512 characters",
+            Self::NullCharacter => "a text in `metadata` contains the character U+0000",
             Self::Number => "a number in `metadata` is not finite",
         }
     }

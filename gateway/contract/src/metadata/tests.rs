@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::{InvalidMetadata, Metadata, MetadataValue};
 
 fn texts() -> impl Strategy<Value = String> {
-    prop_oneof![".{0,8}", "[a-z \u{0}\"\\\\]{0,8}", ".{125,130}"]
+    prop_oneof![".{0,8}", "[a-z \u{1}\"\\\\]{0,8}", ".{125,130}"]
+        .prop_map(|text| text.replace('\0', ""))
 }
 
 proptest! {
@@ -51,6 +52,8 @@ proptest! {
 
 #[test]
 fn metadata_bounds_are_enforced() {
+    let with_null = Metadata::default().push_list("a", &["b", "\0"]);
+    assert_eq!(with_null, Err(InvalidMetadata::NullCharacter));
     let mut metadata = Metadata::default();
     let wrong = [
         ("", MetadataValue::Flag(true), InvalidMetadata::Name),
@@ -74,6 +77,11 @@ fn metadata_bounds_are_enforced() {
             "a",
             MetadataValue::Text(&"漢".repeat(513)),
             InvalidMetadata::Text,
+        ),
+        (
+            "a",
+            MetadataValue::Text("b\0"),
+            InvalidMetadata::NullCharacter,
         ),
         ("a", MetadataValue::Float(f64::NAN), InvalidMetadata::Number),
     ];
