@@ -35,8 +35,18 @@ BEGIN
        SET config_version = config_version + 1, change_id = gen_random_uuid()
     RETURNING config_version INTO bumped;
     PERFORM set_config('fastllm.bumped_in', here, true);
+    PERFORM set_config('fastllm.changed_at', clock_timestamp()::text, true);
     PERFORM pg_notify('fastllm_config', bumped::text);
     RETURN bumped;
+END $$;
+
+-- The time of the present change: when its transaction got the lock of the version,
+-- for which it may have waited since it began. Later changes have later times, unless
+-- the clock was set back.
+CREATE FUNCTION config_change_time() RETURNS timestamptz LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM bump_config_version();
+    RETURN current_setting('fastllm.changed_at')::timestamptz;
 END $$;
 
 CREATE FUNCTION config_changed() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -52,7 +62,7 @@ CREATE TABLE principals (
     email text UNIQUE,
     password_hash text,
     disabled boolean NOT NULL DEFAULT false,
-    created_at timestamptz NOT NULL DEFAULT now()
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
 CREATE TABLE roles (
@@ -91,7 +101,7 @@ CREATE TABLE api_keys (
     principal_id bigint NOT NULL REFERENCES principals ON DELETE CASCADE,
     expires_at timestamptz,
     disabled boolean NOT NULL DEFAULT false,
-    created_at timestamptz NOT NULL DEFAULT now(),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     last_used_at timestamptz
 );
 CREATE INDEX api_keys_by_shard ON api_keys (shard);
@@ -106,39 +116,63 @@ CREATE TABLE key_shards (
 INSERT INTO key_shards (shard, change_id)
 SELECT shard, change_id FROM generate_series(0, 255) AS shard, config_state;
 
-CREATE FUNCTION key_changed() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    touched smallint[] := '{}';
-BEGIN
-    PERFORM bump_config_version();
-    IF TG_OP <> 'INSERT' THEN
-        touched := touched || OLD.shard;
-    END IF;
-    IF TG_OP <> 'DELETE' THEN
-        touched := touched || get_byte(NEW.hash, 0)::smallint;
-    END IF;
+-- Records that these shards changed in the present version.
+CREATE FUNCTION key_shards_changed(shards smallint[]) RETURNS void LANGUAGE sql AS $$
     UPDATE key_shards AS s SET change_id = c.change_id
       FROM config_state AS c
-     WHERE s.shard = ANY (touched) AND s.change_id <> c.change_id;
+     WHERE s.shard = ANY (shards) AND s.change_id <> c.change_id;
+$$;
+
+-- For each statement and not for each row: a principal may have tens of thousands
+-- of keys, and deletes them under the lock of the version.
+CREATE FUNCTION keys_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    changed smallint[];
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        changed := ARRAY(SELECT DISTINCT shard FROM new_keys);
+    ELSIF TG_OP = 'DELETE' THEN
+        changed := ARRAY(SELECT DISTINCT shard FROM old_keys);
+    ELSE
+        -- The name and the time of last use are not part of the snapshot.
+        changed := ARRAY(SELECT DISTINCT unnest(ARRAY[o.shard, n.shard])
+                           FROM old_keys AS o FULL JOIN new_keys AS n ON n.id = o.id
+                          WHERE (o.hash, o.principal_id, o.expires_at, o.disabled)
+                                IS DISTINCT FROM
+                                (n.hash, n.principal_id, n.expires_at, n.disabled));
+    END IF;
+    IF cardinality(changed) > 0 THEN
+        PERFORM bump_config_version();
+        PERFORM key_shards_changed(changed);
+    END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER api_keys_changed
-    AFTER INSERT OR DELETE OR UPDATE OF hash, principal_id, expires_at, disabled ON api_keys
-    FOR EACH ROW EXECUTE FUNCTION key_changed();
+CREATE TRIGGER api_keys_inserted AFTER INSERT ON api_keys
+    REFERENCING NEW TABLE AS new_keys FOR EACH STATEMENT EXECUTE FUNCTION keys_changed();
+CREATE TRIGGER api_keys_deleted AFTER DELETE ON api_keys
+    REFERENCING OLD TABLE AS old_keys FOR EACH STATEMENT EXECUTE FUNCTION keys_changed();
+CREATE TRIGGER api_keys_updated AFTER UPDATE ON api_keys
+    REFERENCING OLD TABLE AS old_keys NEW TABLE AS new_keys
+    FOR EACH STATEMENT EXECUTE FUNCTION keys_changed();
 
 -- A disabled principal disables its keys in the snapshot.
-CREATE FUNCTION principal_disabled() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION principals_disabled() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    changed smallint[] := ARRAY(
+        SELECT DISTINCT k.shard
+          FROM old_principals AS o
+          JOIN new_principals AS n ON n.id = o.id AND n.disabled <> o.disabled
+          JOIN api_keys AS k ON k.principal_id = n.id);
 BEGIN
-    PERFORM bump_config_version();
-    UPDATE key_shards AS s SET change_id = c.change_id
-      FROM config_state AS c
-     WHERE s.shard IN (SELECT k.shard FROM api_keys AS k WHERE k.principal_id = NEW.id)
-       AND s.change_id <> c.change_id;
+    IF cardinality(changed) > 0 THEN
+        PERFORM bump_config_version();
+        PERFORM key_shards_changed(changed);
+    END IF;
     RETURN NULL;
 END $$;
-CREATE TRIGGER principals_disabled
-    AFTER UPDATE OF disabled ON principals
-    FOR EACH ROW WHEN (OLD.disabled <> NEW.disabled) EXECUTE FUNCTION principal_disabled();
+CREATE TRIGGER principals_disabled AFTER UPDATE ON principals
+    REFERENCING OLD TABLE AS old_principals NEW TABLE AS new_principals
+    FOR EACH STATEMENT EXECUTE FUNCTION principals_disabled();
 CREATE TRIGGER principals_changed
     AFTER INSERT OR DELETE OR UPDATE OF name, disabled ON principals
     FOR EACH STATEMENT EXECUTE FUNCTION config_changed();

@@ -4,7 +4,7 @@
 CREATE TABLE sessions (
     token_hash bytea PRIMARY KEY CHECK (octet_length(token_hash) = 32),
     principal_id bigint NOT NULL REFERENCES principals ON DELETE CASCADE,
-    created_at timestamptz NOT NULL DEFAULT now(),
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     expires_at timestamptz NOT NULL
 );
 CREATE INDEX sessions_by_principal ON sessions (principal_id);
@@ -19,45 +19,46 @@ CREATE TABLE audit_events (
     target text NOT NULL,
     detail jsonb NOT NULL,
     source text,
-    at timestamptz NOT NULL DEFAULT now()
+    at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX audit_events_by_actor ON audit_events (actor_id, id);
 CREATE INDEX audit_events_by_time ON audit_events (at);
 
 -- Names of deleted principals and models, so that late usage events are stored and
--- events of names that never existed are dropped.
+-- events of names that never existed are dropped. A name belongs to a model until
+-- deleted_at.
 CREATE TABLE former_principals (
     id bigint PRIMARY KEY,
     name text NOT NULL,
-    deleted_at timestamptz NOT NULL DEFAULT now()
+    deleted_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE TABLE former_models (
     id bigint PRIMARY KEY,
     name text NOT NULL,
-    deleted_at timestamptz NOT NULL DEFAULT now()
+    deleted_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX former_models_by_name ON former_models (name, id);
 
-CREATE FUNCTION remember_principal() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION remember_principals() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO former_principals (id, name) VALUES (OLD.id, OLD.name) ON CONFLICT DO NOTHING;
+    INSERT INTO former_principals (id, name) SELECT id, name FROM deleted ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;
 CREATE TRIGGER principals_remember AFTER DELETE ON principals
-    FOR EACH ROW EXECUTE FUNCTION remember_principal();
+    REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION remember_principals();
 
-CREATE FUNCTION remember_model() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION remember_models() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO former_models (id, name) VALUES (OLD.id, OLD.name) ON CONFLICT DO NOTHING;
+    INSERT INTO former_models (id, name) SELECT id, name FROM deleted ON CONFLICT DO NOTHING;
     RETURN NULL;
 END $$;
 CREATE TRIGGER models_remember AFTER DELETE ON models
-    FOR EACH ROW EXECUTE FUNCTION remember_model();
+    REFERENCING OLD TABLE AS deleted FOR EACH STATEMENT EXECUTE FUNCTION remember_models();
 
 CREATE TABLE usage_events (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at timestamptz NOT NULL,
-    received_at timestamptz NOT NULL DEFAULT now(),
+    received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     replica text NOT NULL,
     principal_id bigint NOT NULL,
     principal_name text NOT NULL,
@@ -85,7 +86,7 @@ CREATE TABLE usage_reporters (
     replica text NOT NULL,
     boot_id text NOT NULL,
     sequence bigint NOT NULL,
-    seen_at timestamptz NOT NULL DEFAULT now(),
+    seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (replica, boot_id)
 );
 CREATE INDEX usage_reporters_by_time ON usage_reporters (seen_at);
@@ -94,6 +95,6 @@ CREATE INDEX usage_reporters_by_time ON usage_reporters (seen_at);
 CREATE TABLE gateway_reports (
     replica text PRIMARY KEY,
     report jsonb NOT NULL,
-    received_at timestamptz NOT NULL DEFAULT now()
+    received_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 CREATE INDEX gateway_reports_by_time ON gateway_reports (received_at);
