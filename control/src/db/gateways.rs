@@ -24,7 +24,7 @@ pub(crate) async fn put(
 ) -> Result<(), DbError> {
     sqlx::query!(
         "INSERT INTO gateway_reports (replica, report) VALUES ($1, $2) \
-         ON CONFLICT (replica) DO UPDATE SET report = $2, received_at = now()",
+         ON CONFLICT (replica) DO UPDATE SET report = $2, received_at = clock_timestamp()",
         replica,
         report,
     )

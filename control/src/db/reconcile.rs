@@ -44,7 +44,7 @@ pub(crate) async fn register(
     let last = sqlx::query!(
         r#"WITH last AS (SELECT boot_id, seen_at FROM limit_replicas WHERE replica = $1)
            INSERT INTO limit_replicas (replica, boot_id) VALUES ($1, $2)
-           ON CONFLICT (replica) DO UPDATE SET boot_id = $2, seen_at = now()
+           ON CONFLICT (replica) DO UPDATE SET boot_id = $2, seen_at = clock_timestamp()
            RETURNING (SELECT boot_id FROM last) AS boot_id, (SELECT seen_at FROM last) AS seen_at"#,
         replica,
         boot_id,
@@ -87,7 +87,7 @@ async fn replace_start(
     .await?;
     let GatewayStart { replica, boot_id } = start;
     let returned = sqlx::query!(
-        r#"UPDATE duplicate_gateways SET concurrent_at = now() WHERE replica = $1 AND boot_id = $2
+        r#"UPDATE duplicate_gateways SET concurrent_at = clock_timestamp() WHERE replica = $1 AND boot_id = $2
            RETURNING NOT EXISTS (SELECT FROM duplicate_gateways AS b
                                   WHERE b.replica = $1
                                     AND b.concurrent_at >= now() - make_interval(secs => $3))
@@ -102,7 +102,7 @@ async fn replace_start(
     // concurrently with it.
     sqlx::query!(
         "INSERT INTO duplicate_gateways AS v (replica, boot_id, seen_at, concurrent_at) \
-         VALUES ($1, $2, $3, CASE WHEN $4 THEN now() END) \
+         VALUES ($1, $2, $3, CASE WHEN $4 THEN clock_timestamp() END) \
          ON CONFLICT (replica, boot_id) DO UPDATE \
             SET seen_at = excluded.seen_at, concurrent_at = coalesce(excluded.concurrent_at, v.concurrent_at)",
         replica,
@@ -181,14 +181,14 @@ pub(crate) async fn counts(
         CountRow,
         r#"SELECT c.subject, c.replica, c.requests, c.tokens, c.concurrency_limit,
                   c.concurrency_held,
-                  extract(epoch FROM now() - c.reported_at)::float8 AS "age_seconds!"
+                  extract(epoch FROM clock_timestamp() - c.reported_at)::float8 AS "age_seconds!"
              FROM limit_counts AS c JOIN limit_replicas AS r USING (replica)
-            WHERE r.seen_at >= now() - make_interval(secs => $2)
+            WHERE r.seen_at >= statement_timestamp() - make_interval(secs => $2)
               AND (c.subject = ANY ($1)
                    OR c.subject IN (SELECT DISTINCT active.subject FROM limit_counts AS active
                                      WHERE active.replica <> $3 AND active.concurrency_limit > 0
                                        AND active.requests > 0
-                                       AND active.reported_at >= now() - make_interval(secs => $4)
+                                       AND active.reported_at >= statement_timestamp() - make_interval(secs => $4)
                                        AND active.subject <> ALL ($1)
                                      LIMIT $5))
             ORDER BY c.reported_at"#,
@@ -236,7 +236,7 @@ pub(crate) async fn put_counts(
          ON CONFLICT (subject, replica) DO UPDATE \
             SET requests = excluded.requests, tokens = excluded.tokens, \
                 concurrency_limit = excluded.concurrency_limit, \
-                concurrency_held = excluded.concurrency_held, reported_at = now()",
+                concurrency_held = excluded.concurrency_held, reported_at = clock_timestamp()",
         replica,
         subjects,
         requests,

@@ -120,15 +120,15 @@ impl LockedWindows {
     pub(crate) async fn shares(&mut self, own: GatewayStart<'_>) -> Result<Vec<ShareRow>, DbError> {
         let (budgets, starts) = columns(&self.windows);
         let rows = sqlx::query!(
-            r#"SELECT s.*, extract(epoch FROM now() - s.reported_at)::float8 AS age_seconds,
+            r#"SELECT s.*, extract(epoch FROM clock_timestamp() - s.reported_at)::float8 AS age_seconds,
                       r.replica IS NOT NULL AS "live!"
                  FROM unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start)
                  JOIN budget_shares AS s USING (budget_id, window_start)
                  LEFT JOIN gateway_starts AS r
                         ON r.replica = s.replica AND r.boot_id = s.boot_id
-                       AND r.seen_at >= now() - make_interval(secs => $3)
+                       AND r.seen_at >= statement_timestamp() - make_interval(secs => $3)
                 WHERE r.replica IS NOT NULL
-                   OR s.reported_at > now() - make_interval(secs => $4)
+                   OR s.reported_at > statement_timestamp() - make_interval(secs => $4)
                    OR (s.replica = $5 AND s.boot_id = $6)"#,
             &budgets,
             &starts,
@@ -186,7 +186,7 @@ impl LockedWindows {
                     reported_at) \
              SELECT n.budget_id, n.window_start, $1, $2, n.tokens_stored, n.tokens_used, \
                     n.tokens_reserved, n.tokens_granted, n.cost_stored, n.cost_used, \
-                    n.cost_reserved, n.cost_granted, n.demand, now() \
+                    n.cost_reserved, n.cost_granted, n.demand, clock_timestamp() \
                FROM unnest($3::bigint[], $4::timestamptz[], $5::bigint[], $6::bigint[], \
                            $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], \
                            $11::bigint[], $12::bigint[], $13::float8[]) \

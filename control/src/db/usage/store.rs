@@ -117,7 +117,7 @@ async fn record_sequence(
     let recorded = sqlx::query_scalar!(
         "INSERT INTO usage_reporters AS r (replica, boot_id, sequence) VALUES ($1, $2, $3) \
          ON CONFLICT (replica, boot_id) DO UPDATE \
-            SET sequence = excluded.sequence, seen_at = now() \
+            SET sequence = excluded.sequence, seen_at = clock_timestamp() \
           WHERE r.sequence < excluded.sequence \
          RETURNING sequence",
         batch.replica,
