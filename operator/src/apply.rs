@@ -7,7 +7,8 @@ use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, DeleteParams, PartialObjectMeta, Patch, PatchParams, Preconditions};
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -20,6 +21,7 @@ use crate::names::{Component, FIELD_MANAGER, Ownership, ownership};
 use crate::observe::{Caches, Children, Observed};
 use crate::plan::{Plan, Precondition, Step};
 use crate::problem::{Problem, ProblemScope};
+use crate::stored::UndecodableProxy;
 
 /// A step that failed.
 #[derive(Debug, Error)]
@@ -215,21 +217,49 @@ impl ApiServer {
         proxy: &FastllmProxy,
         status: &FastllmProxyStatus,
     ) -> Result<(), CallError> {
-        let api: Api<FastllmProxy> =
-            Api::namespaced(self.client.clone(), &proxy.namespace().unwrap_or_default());
+        let written = self.patch_status(&proxy.metadata, status).await?;
+        self.caches.proxies.record_write(written);
+        Ok(())
+    }
+
+    /// Replaces the status of a resource that does not decode.
+    ///
+    /// # Errors
+    /// If the call fails.
+    pub async fn write_undecodable_status(
+        &self,
+        proxy: &UndecodableProxy,
+        status: &FastllmProxyStatus,
+    ) -> Result<(), CallError> {
+        let written = self.patch_status::<PartialObjectMeta<FastllmProxy>>(&proxy.metadata, status);
+        written.await.map(drop)
+    }
+
+    async fn patch_status<K>(
+        &self,
+        meta: &ObjectMeta,
+        status: &FastllmProxyStatus,
+    ) -> Result<K, CallError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned
+            + Send,
+    {
+        let namespace = meta.namespace.as_deref().unwrap_or_default();
+        let name = meta.name.as_deref().unwrap_or_default();
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         // The UID prevents that a new resource of the same name gets this status.
         let body = json!({
             "apiVersion": FastllmProxy::api_version(&()),
             "kind": FastllmProxy::kind(&()),
-            "metadata": { "name": proxy.name_any(), "uid": proxy.uid() },
+            "metadata": { "name": name, "uid": meta.uid },
             "status": status,
         });
         self.metrics.record_write("FastllmProxy/status", "patch");
         let params = PatchParams::apply(FIELD_MANAGER).force();
-        let written =
-            call(api.patch_status(&proxy.name_any(), &params, &Patch::Apply(&body))).await?;
-        self.caches.proxies.record_write(written);
-        Ok(())
+        call(api.patch_status(name, &params, &Patch::Apply(&body))).await
     }
 }
 

@@ -60,9 +60,24 @@ pub struct RunConfig {
     pub pod_namespace: String,
 }
 
+impl RunConfig {
+    /// The log filter. The client library logs complete bodies of responses, which
+    /// may contain Secrets, so its lines are excluded unless they are requested.
+    #[must_use]
+    pub fn log_filter(&self) -> String {
+        const BODIES: &str = "kube_client::client";
+        if self.log.contains(BODIES) {
+            return self.log.clone();
+        }
+        format!("{},{BODIES}=off", self.log)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory as _, Parser as _};
+
+    use fastllm_process::logging::parse_filter;
 
     use super::{Cli, Command};
 
@@ -98,5 +113,21 @@ mod tests {
         let cli = Cli::try_parse_from(["fastllm-operator", "--leader-elect=false"]).unwrap();
         assert!(cli.command.is_none() && !cli.run.leader_elect);
         assert!(Cli::try_parse_from(["fastllm-operator", "--log", "a=b=c"]).is_err());
+    }
+
+    #[test]
+    fn bodies_of_responses_are_not_logged_unless_requested() {
+        for (log, filter) in [
+            ("info", "info,kube_client::client=off"),
+            (
+                "trace,kube=trace",
+                "trace,kube=trace,kube_client::client=off",
+            ),
+            ("kube_client::client=warn", "kube_client::client=warn"),
+        ] {
+            let cli = Cli::try_parse_from(["fastllm-operator", "--log", log]).unwrap();
+            assert_eq!(cli.run.log_filter(), filter);
+            assert!(parse_filter(filter).is_ok());
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The controller: its triggers, and the reconciliation of one resource.
 
+mod undecodable;
 mod watches;
 
 use std::collections::HashMap;
@@ -18,7 +19,7 @@ use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use kube::runtime::controller::{Action, Config as Concurrency, applier};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource as _, ResourceExt as _};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -31,6 +32,7 @@ use crate::observe::{Caches, ModelsProbe, MutationCache, SecretReader, gather};
 use crate::plan::{ApplyReason, Step, bootstrapped, plan};
 use crate::problem::Problem;
 use crate::status::{self, ReconcileOutcome};
+use crate::stored::UndecodableProxies;
 
 use watches::{Trigger, Watches};
 
@@ -64,6 +66,7 @@ pub struct Controller<P> {
 
 struct Reconciler<P> {
     caches: Arc<Caches>,
+    undecodable: Arc<UndecodableProxies>,
     api: ApiServer,
     probe: P,
     recorder: Recorder,
@@ -108,7 +111,8 @@ impl<P: ModelsProbe> Controller<P> {
             metrics,
         };
         let mut triggers = SelectAll::new();
-        let (proxies, stream) = watches.resources();
+        let undecodable = Arc::default();
+        let (proxies, stream) = watches.resources(&undecodable);
         triggers.push(stream);
         let (deployments, stream) = watches.children::<Deployment>();
         triggers.push(stream);
@@ -138,6 +142,7 @@ impl<P: ModelsProbe> Controller<P> {
         let reconciler = Reconciler {
             api: ApiServer::new(client.clone(), Arc::clone(&caches), Arc::clone(metrics)),
             caches,
+            undecodable,
             probe,
             recorder: Recorder::new(client.clone(), reporter),
             metrics: Arc::clone(metrics),
@@ -169,7 +174,7 @@ impl<P: ModelsProbe> Controller<P> {
         let config = Concurrency::default()
             .concurrency(CONCURRENCY)
             .debounce(DEBOUNCE);
-        let caches = Arc::clone(&reconciler.caches);
+        let reports = Arc::clone(&reconciler);
         let reconciliations = applier(
             |proxy, reconciler: Arc<Reconciler<P>>| {
                 Box::pin(async move { Ok::<_, Infallible>(reconciler.reconcile(&proxy).await) })
@@ -182,9 +187,9 @@ impl<P: ModelsProbe> Controller<P> {
         );
         let reconciliations = reconciliations.for_each(|_| std::future::ready(()));
         let synced = async {
-            wait_until_synced(&caches).await;
+            wait_until_synced(&reports.caches).await;
             on_synced();
-            std::future::pending::<()>().await;
+            reports.report_undecodable().await;
         };
         tokio::select! {
             () = reconciliations => {}
@@ -267,7 +272,7 @@ impl<P: ModelsProbe> Reconciler<P> {
             }
         }
         let events = events::events_for(&previous, &status, applied.done());
-        events::publish(&self.recorder, proxy, events).await;
+        events::publish(&self.recorder, &proxy.object_ref(&()), events).await;
         if failed {
             Requeue::Error
         } else if status.is_true(ConditionType::Ready) {

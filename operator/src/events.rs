@@ -1,9 +1,8 @@
 //! Kubernetes Events about a resource. A lost Event never fails a reconciliation.
 
-use fastllm_crds::{ConditionType, FastllmProxy, FastllmProxyStatus, Reason};
+use fastllm_crds::{ConditionType, FastllmProxyStatus, Reason};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder};
-use kube::{Resource as _, ResourceExt as _};
 
 use crate::build::Object;
 use crate::error::{Chain, call};
@@ -127,10 +126,19 @@ fn step_events(step: &Step) -> Vec<OperatorEvent> {
     }
 }
 
+/// The Event of a resource that does not decode.
+#[must_use]
+pub fn undecodable(defect: &str) -> OperatorEvent {
+    let note = format!("the stored resource is not reconciled: {defect}");
+    OperatorEvent {
+        warning: true,
+        ..OperatorEvent::new(Reason::InvalidValue.as_str(), "Decode", note)
+    }
+}
+
 /// Publishes Events. The recorder publishes the same reason and object once
 /// within a few minutes; a repetition increments a counter.
-pub async fn publish(recorder: &Recorder, proxy: &FastllmProxy, events: Vec<OperatorEvent>) {
-    let reference = proxy.object_ref(&());
+pub async fn publish(recorder: &Recorder, reference: &ObjectReference, events: Vec<OperatorEvent>) {
     for OperatorEvent {
         warning,
         reason,
@@ -152,11 +160,11 @@ pub async fn publish(recorder: &Recorder, proxy: &FastllmProxy, events: Vec<Oper
             secondary: related.map(|key| ObjectReference {
                 kind: Some(key.kind.to_owned()),
                 name: Some(key.name),
-                namespace: proxy.namespace(),
+                namespace: reference.namespace.clone(),
                 ..ObjectReference::default()
             }),
         };
-        if let Err(error) = call(recorder.publish(&event, &reference)).await {
+        if let Err(error) = call(recorder.publish(&event, reference)).await {
             tracing::debug!(error = %Chain(&error), reason, "cannot publish an Event");
         }
     }

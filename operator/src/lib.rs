@@ -24,4 +24,5 @@ pub mod problem;
 pub mod secrets;
 pub mod serve;
 pub mod status;
+pub mod stored;
 pub mod tasks;

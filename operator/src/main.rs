@@ -46,7 +46,7 @@ fn start(config: &RunConfig) -> anyhow::Result<()> {
         include_spans: true,
         preformatted_target: None,
     };
-    logging.init(&config.log)?;
+    logging.init(&config.log_filter())?;
     // Fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread()

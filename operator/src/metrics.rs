@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use fastllm_crds::FastllmProxy;
+use prometheus::core::Collector;
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
@@ -19,6 +20,7 @@ pub struct Metrics {
     writes: IntCounterVec,
     watch_restarts: IntCounter,
     managed: IntGauge,
+    undecodable: IntGauge,
     conditions: IntGaugeVec,
     leader: IntGauge,
 }
@@ -29,65 +31,52 @@ impl Metrics {
     /// # Errors
     /// If two metrics have the same name.
     pub fn new() -> Result<Self, prometheus::Error> {
-        let registry = Registry::new_custom(Some("fastllm_operator".to_owned()), None)?;
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            let metric = IntCounterVec::new(Opts::new(name, help), labels)?;
-            registry.register(Box::new(metric.clone()))?;
-            Ok::<_, prometheus::Error>(metric)
-        };
-        let reconcile_total = counters(
-            "reconcile_total",
-            "Reconciliations of resources, by outcome.",
-            &["outcome"],
-        )?;
-        let rollout_total = counters(
-            "rollout_total",
-            "Started rollouts, by plane and reason.",
-            &["plane", "reason"],
-        )?;
-        let writes = counters(
-            "writes_total",
-            "Writes to the API server, by kind and verb.",
-            &["kind", "verb"],
-        )?;
-        let reconcile_errors = IntCounter::new(
-            "reconcile_errors_total",
-            "Reconciliations that failed and are retried.",
-        )?;
-        let watch_restarts = IntCounter::new(
-            "watch_restarts_total",
-            "Watches that disconnected and were restarted.",
-        )?;
-        let reconcile_duration = Histogram::with_opts(HistogramOpts::new(
-            "reconcile_duration_seconds",
-            "Duration of a reconciliation in seconds.",
-        ))?;
-        let managed = IntGauge::new("managed_resources", "Number of FastllmProxy resources.")?;
-        let conditions = IntGaugeVec::new(
-            Opts::new(
-                "condition",
-                "Number of resources, by condition type and status.",
-            ),
-            &["type", "status"],
-        )?;
-        let leader = IntGauge::new("leader", "Whether this replica is the leader: 1 or 0.")?;
-        registry.register(Box::new(reconcile_errors.clone()))?;
-        registry.register(Box::new(watch_restarts.clone()))?;
-        registry.register(Box::new(reconcile_duration.clone()))?;
-        registry.register(Box::new(managed.clone()))?;
-        registry.register(Box::new(conditions.clone()))?;
-        registry.register(Box::new(leader.clone()))?;
+        let metrics = Registrar(Registry::new_custom(
+            Some("fastllm_operator".to_owned()),
+            None,
+        )?);
         Ok(Self {
-            registry,
-            reconcile_total,
-            reconcile_errors,
-            reconcile_duration,
-            rollout_total,
-            writes,
-            watch_restarts,
-            managed,
-            conditions,
-            leader,
+            reconcile_total: metrics.counters(
+                "reconcile_total",
+                "Reconciliations of resources, by outcome.",
+                &["outcome"],
+            )?,
+            reconcile_errors: metrics.counter(
+                "reconcile_errors_total",
+                "Reconciliations that failed and are retried.",
+            )?,
+            reconcile_duration: metrics.add(Histogram::with_opts(HistogramOpts::new(
+                "reconcile_duration_seconds",
+                "Duration of a reconciliation in seconds.",
+            )))?,
+            rollout_total: metrics.counters(
+                "rollout_total",
+                "Started rollouts, by plane and reason.",
+                &["plane", "reason"],
+            )?,
+            writes: metrics.counters(
+                "writes_total",
+                "Writes to the API server, by kind and verb.",
+                &["kind", "verb"],
+            )?,
+            watch_restarts: metrics.counter(
+                "watch_restarts_total",
+                "Watches that disconnected and were restarted.",
+            )?,
+            managed: metrics.gauge("managed_resources", "Number of FastllmProxy resources.")?,
+            undecodable: metrics.gauge(
+                "undecodable_resources",
+                "Number of FastllmProxy resources that do not decode and are not reconciled.",
+            )?,
+            conditions: metrics.add(IntGaugeVec::new(
+                Opts::new(
+                    "condition",
+                    "Number of resources, by condition type and status.",
+                ),
+                &["type", "status"],
+            ))?,
+            leader: metrics.gauge("leader", "Whether this replica is the leader: 1 or 0.")?,
+            registry: metrics.0,
         })
     }
 
@@ -113,6 +102,12 @@ impl Metrics {
     /// Records a disconnected watch.
     pub fn record_watch_restart(&self) {
         self.watch_restarts.inc();
+    }
+
+    /// Records the number of resources that do not decode.
+    pub fn set_undecodable(&self, count: usize) {
+        self.undecodable
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     /// Records whether this replica is the leader.
@@ -146,6 +141,37 @@ impl Metrics {
         // Writing to a Vec cannot fail.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         String::from_utf8(text).unwrap_or_default()
+    }
+}
+
+/// Creates and registers metrics.
+struct Registrar(Registry);
+
+impl Registrar {
+    fn add<M>(&self, metric: Result<M, prometheus::Error>) -> Result<M, prometheus::Error>
+    where
+        M: Collector + Clone + 'static,
+    {
+        let metric = metric?;
+        self.0.register(Box::new(metric.clone()))?;
+        Ok(metric)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        self.add(IntCounter::new(name, help))
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+        self.add(IntGauge::new(name, help))
+    }
+
+    fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> Result<IntCounterVec, prometheus::Error> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels))
     }
 }
 

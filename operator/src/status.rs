@@ -16,6 +16,7 @@ use crate::apply::Applied;
 use crate::names::{CONFIG_HASH, Component, annotation, selector};
 use crate::observe::Observed;
 use crate::plan::Plan;
+use crate::stored::UndecodableProxy;
 
 use assessment::Assessment;
 pub use phase::phase;
@@ -69,6 +70,27 @@ pub fn build(outcome: ReconcileOutcome<'_>) -> FastllmProxyStatus {
         selector: Some(selector_text(&outcome.proxy.name_any())),
         observed_generation,
         conditions,
+    }
+}
+
+/// The status of a resource that does not decode. Everything but the conditions
+/// that describe the defect is taken from the previous status.
+#[must_use]
+pub fn build_undecodable(proxy: &UndecodableProxy, now: Timestamp) -> FastllmProxyStatus {
+    let previous = &proxy.status;
+    let generation = proxy.metadata.generation;
+    let conditions = conditions::undecodable(&proxy.defect)
+        .into_iter()
+        .map(|draft| match previous.condition(draft.kind()) {
+            Some(kept) if !draft.describes_defect() => kept.clone(),
+            _ => draft.condition(previous, generation, now),
+        })
+        .collect::<Vec<_>>();
+    FastllmProxyStatus {
+        phase: Some(phase(&conditions)),
+        observed_generation: generation,
+        conditions,
+        ..previous.clone()
     }
 }
 

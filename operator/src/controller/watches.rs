@@ -19,6 +19,7 @@ use crate::error::Chain;
 use crate::metrics::Metrics;
 use crate::names::{FIELD_MANAGER, INSTANCE, MANAGED_BY};
 use crate::secrets::required_references;
+use crate::stored::{StoredProxy, UndecodableProxies};
 
 /// The resources to reconcile.
 pub(super) type Trigger = BoxStream<'static, Result<ObjectRef<FastllmProxy>, Infallible>>;
@@ -75,11 +76,21 @@ impl Watches<'_> {
 
     /// The resources. A changed status does not trigger a reconciliation:
     /// otherwise an error whose message differs on each attempt would be
-    /// retried immediately, without an end.
-    pub(super) fn resources(&self) -> (Store<FastllmProxy>, Trigger) {
+    /// retried immediately, without an end. Resources that do not decode are
+    /// recorded in `undecodable` instead.
+    pub(super) fn resources(
+        &self,
+        undecodable: &Arc<UndecodableProxies>,
+    ) -> (Store<FastllmProxy>, Trigger) {
         let (store, writer) = reflector::store::<FastllmProxy>();
-        let events = watcher(self.api::<FastllmProxy>(), watcher::Config::default())
-            .modify(|proxy: &mut FastllmProxy| proxy.metadata.managed_fields = None);
+        let (undecodable, metrics) = (Arc::clone(undecodable), Arc::clone(self.metrics));
+        let events = watcher(self.api::<StoredProxy>(), watcher::Config::default())
+            .modify(|stored: &mut StoredProxy| stored.meta_mut().managed_fields = None)
+            .filter_map(move |event| {
+                let event = event.map(|event| undecodable.decoded(event)).transpose();
+                metrics.set_undecodable(undecodable.count());
+                std::future::ready(event)
+            });
         let changed = events
             .reflect(writer)
             .default_backoff()

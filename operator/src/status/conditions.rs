@@ -79,6 +79,37 @@ impl ConditionDraft {
     }
 }
 
+impl ConditionDraft {
+    pub(super) fn kind(&self) -> ConditionType {
+        self.kind
+    }
+
+    /// Whether the condition follows from a defect of the resource alone.
+    pub(super) fn describes_defect(&self) -> bool {
+        self.value.status != "Unknown"
+    }
+}
+
+/// The conditions of a resource that does not decode. Those that would require
+/// its specification are `Unknown`.
+pub(super) fn undecodable(defect: &str) -> Vec<ConditionDraft> {
+    let message = format!(
+        "the stored resource does not match its definition and is not reconciled: {defect}"
+    );
+    let reason = Reason::InvalidValue;
+    let value = |kind| match kind {
+        ConditionType::Ready => ConditionValue::is_false(reason, message.as_str()),
+        ConditionType::Stalled => ConditionValue::is_true(reason, message.as_str()),
+        ConditionType::Reconciling => ConditionValue::is_false(reason, "stalled"),
+        _ => ConditionValue::unknown(reason, ""),
+    };
+    let drafts = ConditionType::ALL.iter().map(|kind| ConditionDraft {
+        kind: *kind,
+        value: value(*kind),
+    });
+    drafts.collect()
+}
+
 /// Every condition, in the order of [`ConditionType`].
 pub(super) fn all(assessment: &Assessment<'_>) -> Vec<ConditionDraft> {
     ConditionType::ALL

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use fastllm_crds::{
     Bootstrap, ConditionType, FastllmProxy, FastllmProxySpec, FastllmProxyStatus, SecretKeyRef,
 };
@@ -13,6 +14,7 @@ use fastllm_operator::metrics::Metrics;
 use fastllm_operator::observe::{ModelsProbe, ReadFailure, ReadOutcome};
 use http::header::{ACCEPT, USER_AGENT};
 use http::{HeaderValue, Method};
+use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
@@ -27,7 +29,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tower::util::MapRequestLayer;
+use tower::util::{MapRequestLayer, MapResponseLayer};
 
 /// The account that the operator runs as.
 const ACCOUNT: &str = "system:serviceaccount:fastllm-system:fastllm-operator";
@@ -166,8 +168,15 @@ impl TestCluster {
             requests.lock().push(line);
             request
         });
+        let garble = MapResponseLayer::new(|response: http::Response<_>| {
+            let body = |body: Box<kube::client::DynBody>| {
+                body.map_frame(|frame| frame.map_data(|data| garbled(&data)))
+                    .boxed_unsync()
+            };
+            response.map(body)
+        });
         let builder = ClientBuilder::try_from(config).unwrap();
-        builder.with_layer(&listen).build()
+        builder.with_layer(&listen).with_layer(&garble).build()
     }
 
     /// Every request of this test's operators, with its `Accept` header.
@@ -193,7 +202,7 @@ impl TestCluster {
         let task = tokio::spawn(async move {
             let _ = controller.run(|| {}).await;
         });
-        Operator(task)
+        Operator { task, metrics }
     }
 
     pub(crate) fn api<K>(&self) -> Api<K>
@@ -344,12 +353,28 @@ impl TestCluster {
     }
 }
 
+/// Image of a resource that the operators receive in a form that does not decode,
+/// as if it had been stored under a laxer definition.
+pub(crate) const UNDECODABLE: &str = "fastllm/undecodable";
+
+fn garbled(data: &Bytes) -> Bytes {
+    let text = String::from_utf8_lossy(data);
+    let image = format!("\"image\":\"{UNDECODABLE}\"");
+    if text.contains(&image) {
+        return text.replace(&image, "\"image\":[\"canary\"]").into();
+    }
+    data.clone()
+}
+
 /// A running operator.
-pub(crate) struct Operator(JoinHandle<()>);
+pub(crate) struct Operator {
+    task: JoinHandle<()>,
+    pub(crate) metrics: Arc<Metrics>,
+}
 
 impl Drop for Operator {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 

@@ -13,3 +13,4 @@ mod leadership;
 mod lifecycle;
 mod rollout;
 mod secrets;
+mod stored;
