@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 
 from e2e.bench import measure, report
 from e2e.bench.peers.fastllm import FastLlm
@@ -40,10 +39,7 @@ def run(length: measure.Length, tools: Tools, out: Path | None) -> None:
     order = [peer.name for peer in peers]
     print(report.cpu_table(samples, order[0], order))
     for scenario in SCENARIOS:
-        cpu = {
-            name: median(one.cpu_us for one in samples if (one.peer, one.scenario) == (name, scenario.name))
-            for name in POPULATIONS
-        }
+        cpu = {name: report.median(samples, name, scenario.name, report.cpu) for name in POPULATIONS}
         ratios = ", ".join(f"{name} {cpu[name] / cpu[WITHOUT]:.3f}" for name in POPULATIONS if name != WITHOUT)
         print(f"{scenario.name}, ÷ without: {ratios}")
     report.write(out, {"samples": [one.as_dict() for one in samples]})
