@@ -16,6 +16,7 @@ mod error;
 mod gateway_api;
 mod housekeeping;
 mod metrics;
+mod objects;
 mod request_timeout;
 mod run;
 mod serve;

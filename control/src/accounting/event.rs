@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 use time::{Duration, OffsetDateTime};
 
 use super::{RejectedEvent, moment, timestamp};
+use crate::objects::Objects;
 
 /// The maximum time by which a gateway's clock may be ahead. Later times are
 /// replaced by the time of receipt.
@@ -50,10 +51,11 @@ pub(crate) fn read(raw: Box<RawValue>, now: OffsetDateTime) -> Result<Event, Rej
 /// The error names the member, never its value.
 fn parse(text: &str) -> Result<UsageEvent, String> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    serde_path_to_error::deserialize(Objects(&mut reader)).map_err(|error| {
         let path = error.path().to_string();
         let missing = error.inner().to_string();
         match missing.strip_prefix("missing field `") {
+            None if path == "." => "the event is not an object".to_owned(),
             Some(rest) => {
                 let name = rest.split('`').next().unwrap_or_default();
                 format!("{name} is missing")

@@ -91,6 +91,16 @@ async fn changes_from_pages_of_other_origins_are_rejected() {
         let (got, body) = status_and_json(request.header("sec-fetch-site", site)).await;
         assert_eq!(got, status, "{site} {path}: {body}");
     }
+    // Browsers without that header send the origin.
+    for (origin, status) in [
+        ("http://elsewhere", 403),
+        ("null", 403),
+        (&*control.base, 200),
+    ] {
+        let request = root.request(Method::POST, "/admin/snapshot/rebuild");
+        let (got, body) = status_and_json(request.header("origin", origin)).await;
+        assert_eq!(got, status, "{origin}: {body}");
+    }
     let read = root.request(Method::GET, "/admin/models");
     assert_eq!(
         status_and_json(read.header("sec-fetch-site", "same-site"))

@@ -12,6 +12,7 @@ mod access;
 mod accounting;
 mod allowances;
 mod audit;
+mod bodies;
 mod cascades;
 mod concurrency;
 mod harness;

@@ -12,7 +12,7 @@ fn document() -> Value {
     serde_json::from_str(&document).unwrap()
 }
 
-fn operations() -> Vec<(String, Map<String, Value>)> {
+pub(crate) fn operations() -> Vec<(String, Map<String, Value>)> {
     let mut operations = Vec::new();
     for (path, item) in document()["paths"].as_object().unwrap() {
         for method in METHODS {

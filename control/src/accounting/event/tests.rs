@@ -99,7 +99,7 @@ fn a_rejection_reason_does_not_contain_values() {
     let mut incomplete = event();
     incomplete.as_object_mut().unwrap().remove("principal_id");
     assert_eq!(reason(&incomplete), "principal_id is missing");
-    assert_eq!(reason(&json!(["canary"])), "[0] cannot be read");
+    assert_eq!(reason(&json!(["canary"])), "the event is not an object");
     let rejected = read(
         RawValue::from_string(r#"{"model": "\ud800"}"#.to_owned()).unwrap(),
         clock::now(),

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::{ApiError, ErrorCode};
+use crate::objects::Objects;
 
 /// A JSON body. Errors name the unknown, missing or invalid field.
 pub(crate) struct Json<T>(pub(crate) T);
@@ -65,7 +66,7 @@ fn unreadable(rejection: &BytesRejection) -> ApiError {
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let malformed = |text: String| ApiError::new(ErrorCode::MalformedBody, text);
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    let value = serde_path_to_error::deserialize(Objects(&mut reader)).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.into_inner();
         if !inner.is_data() {
@@ -94,6 +95,9 @@ fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
             } else {
                 expected
             };
+            if path == "." {
+                return malformed(format!("the body: expected {hint}"));
+            }
             ApiError::invalid(&path, format!("{path}: expected {hint}"))
         }
     })?;
@@ -186,5 +190,10 @@ mod tests {
         assert!(!wrong.contains("canary-2"), "{wrong}");
         assert!(error_of("{").contains("malformed_body"));
         assert!(error_of(r#"{"name": "n"} x"#).contains("malformed_body"));
+        for body in [r#"["n", 1]"#, "[]", "1", r#""n""#, "null"] {
+            let other = error_of(body);
+            assert!(other.contains("malformed_body"), "{other}");
+            assert!(other.contains("the body: expected an object"), "{other}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use sqlx::PgConnection;
+use url::Url;
 use utoipa::openapi::security::SecurityRequirement;
 use utoipa_axum::router::UtoipaMethodRouter;
 
@@ -180,9 +181,7 @@ async fn identify(permission: Permission, request: &Parts) -> Result<Caller, Api
 /// Rejects changes that a browser sends from pages of another origin. `SameSite`
 /// cookies exclude other sites, but not other ports and subdomains of this one.
 pub(crate) async fn same_origin(request: Request, next: Next) -> Response {
-    let site = request.headers().get("sec-fetch-site");
-    let foreign = site.is_some_and(|site| site == "same-site" || site == "cross-site");
-    if foreign && !request.method().is_safe() {
+    if !request.method().is_safe() && is_foreign(request.headers()) {
         return ApiError::new(
             ErrorCode::ForeignOrigin,
             "pages of other origins must not change anything here",
@@ -190,6 +189,33 @@ pub(crate) async fn same_origin(request: Request, next: Next) -> Response {
         .into_response();
     }
     next.run(request).await
+}
+
+/// Whether a browser sent the request from a page of another origin. Clients other
+/// than browsers send neither header; old browsers send `origin` only.
+fn is_foreign(headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site != "same-origin" && site != "none";
+    }
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return false;
+    };
+    let host = headers
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
+    !origin
+        .to_str()
+        .is_ok_and(|origin| is_own(origin, host.unwrap_or_default()))
+}
+
+/// Whether an origin is the host that the request was sent to. Its scheme is
+/// unknown behind a proxy that terminates TLS.
+fn is_own(origin: &str, host: &str) -> bool {
+    let Ok(origin) = Url::parse(origin) else {
+        return false;
+    };
+    let own = Url::parse(&format!("{}://{host}", origin.scheme()));
+    own.is_ok_and(|own| origin.origin().is_tuple() && own.origin() == origin.origin())
 }
 
 /// The session token in the request's cookies.
@@ -202,4 +228,47 @@ pub(crate) fn session_token(headers: &HeaderMap) -> Option<&str> {
         .filter_map(|pair| pair.trim().split_once('='))
         .find(|(name, _)| *name == COOKIE)
         .map(|(_, token)| token)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::{HeaderMap, HeaderName, HeaderValue};
+
+    use super::is_foreign;
+
+    #[test]
+    fn a_request_of_a_page_of_another_origin_is_foreign() {
+        let table = "
+            host: a                                                    | own
+            host: a; origin: https://a                                 | own
+            host: a; origin: http://a                                  | own
+            host: A.Example:443; origin: https://a.example             | own
+            host: a.example; origin: https://A.EXAMPLE:443             | own
+            host: a:8080; origin: http://a:8080                        | own
+            host: [::1]:8080; origin: http://[::1]:8080                | own
+            host: a:8080; origin: http://a                             | foreign
+            host: a; origin: http://a:8080                             | foreign
+            host: a; origin: https://b                                 | foreign
+            host: a; origin: https://a.b                               | foreign
+            host: a.b; origin: https://b                               | foreign
+            host: a; origin: null                                      | foreign
+            host: a; origin: a                                         | foreign
+            host: a; origin: file://a                                  | foreign
+            origin: https://a                                          | foreign
+            host: a; origin: https://b; sec-fetch-site: same-origin    | own
+            host: a; origin: https://b; sec-fetch-site: none           | own
+            host: a; origin: https://a; sec-fetch-site: cross-site     | foreign
+            host: a; sec-fetch-site: same-site                         | foreign
+        ";
+        for line in table.lines().filter(|line| !line.trim().is_empty()) {
+            let (fields, expected) = line.rsplit_once('|').unwrap();
+            let fields = fields.split(';').map(|field| {
+                let (name, value) = field.split_once(':').unwrap();
+                let name: HeaderName = name.trim().parse().unwrap();
+                (name, HeaderValue::from_str(value.trim()).unwrap())
+            });
+            let headers: HeaderMap = fields.collect();
+            assert_eq!(is_foreign(&headers), expected.trim() == "foreign", "{line}");
+        }
+    }
 }
