@@ -104,8 +104,9 @@ CREATE TABLE budget_spending (
     PRIMARY KEY (budget_id, window_start)
 );
 
--- Amounts of a budget's window per start of a gateway: stored as usage rows, last
--- reported, and granted in total.
+-- Amounts of a budget's window per start of a gateway: of those last reported as used,
+-- the ones whose usage rows are stored (as the gateway counts them, not as charged);
+-- last reported; and granted in total.
 CREATE TABLE budget_shares (
     budget_id bigint NOT NULL REFERENCES budgets ON DELETE CASCADE,
     window_start timestamptz NOT NULL,

@@ -9,4 +9,4 @@ use crate::clock::moment;
 pub(crate) use crate::clock::timestamp;
 pub(crate) use event::{Event, read};
 pub(crate) use rejected::RejectedEvent;
-pub(crate) use spending::{AppliedBudget, Spending, UsedAmounts};
+pub(crate) use spending::{AppliedBudget, Spending, UsedAmounts, budget_id};

@@ -94,7 +94,8 @@ pub(crate) struct ShareAmounts {
     pub(crate) used: u64,
     /// The reported reservations for requests in flight.
     pub(crate) reserved: u64,
-    /// The amount stored as usage rows.
+    /// The part of the used amount whose usage events are stored, as the gateway
+    /// counts it: other prices may have been charged.
     pub(crate) stored: u64,
 }
 
@@ -123,7 +124,7 @@ impl ShareAmounts {
 pub(crate) struct GrantInput {
     /// The amount of the budget.
     pub(crate) total: u64,
-    /// The stored usage of all gateways.
+    /// The stored usage of all gateways, as it was charged.
     pub(crate) spent: u64,
     /// The amounts of this gateway.
     pub(crate) own: ShareAmounts,
@@ -178,9 +179,14 @@ impl GrantInput {
         Grant {
             total: *total,
             granted: own.used.saturating_add(part),
-            used_by_others: taken.saturating_sub(own.taken()),
+            used_by_others: difference(taken, own.taken()),
         }
     }
+}
+
+fn difference(amount: u64, other: u64) -> i64 {
+    let difference = i128::from(amount) - i128::from(other);
+    i64::try_from(difference).unwrap_or(if difference < 0 { i64::MIN } else { i64::MAX })
 }
 
 fn whole(gateways: usize) -> u64 {

@@ -12,7 +12,7 @@ use fastllm_process::logging::{self, LogFormat};
 use fastllm_wire::Usage;
 use http::StatusCode;
 
-use crate::control_plane::{UsageQueue, UsageReceiver, usage_queue};
+use crate::control_plane::{QueuedUsage, UsageQueue, UsageReceiver, usage_queue};
 use crate::http::Head;
 use crate::pipeline::prompt::Prompt;
 use crate::request_log::{AccountingConfig, AccountingSink, RequestLog};
@@ -40,7 +40,7 @@ pub struct Steps<'a> {
     sink: Arc<AccountingSink>,
     queue: UsageQueue,
     receiver: UsageReceiver,
-    batch: Vec<UsageEvent>,
+    batch: Vec<QueuedUsage>,
     head: Head,
     caller: Caller,
     model: &'a ModelName,

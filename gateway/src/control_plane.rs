@@ -11,7 +11,7 @@ mod usage;
 
 pub use client::ControlUrl;
 pub(crate) use client::{ControlClient, ControlError};
-pub(crate) use usage::{SpillConfig, UsageQueue, UsageReceiver, usage_queue};
+pub(crate) use usage::{QueuedUsage, SpillConfig, UsageQueue, UsageReceiver, usage_queue};
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use fastllm_contract::Timestamp;
+use fastllm_contract::{BudgetSettlement, Timestamp};
 use fastllm_engine::window::Window;
 use time::OffsetDateTime;
 
@@ -42,7 +42,7 @@ impl AppliedBudget {
     }
 }
 
-/// The amounts that events add to budgets, as columns of equal length. Sorted by
+/// The amounts that a batch adds to budgets, as columns of equal length. Sorted by
 /// budget and window, so that all transactions lock rows in the same order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spending {
@@ -50,28 +50,56 @@ pub(crate) struct Spending {
     pub(crate) window_starts: Vec<OffsetDateTime>,
     pub(crate) tokens: Vec<i64>,
     pub(crate) cost_micros: Vec<i64>,
+    /// Of the amounts that the gateway reports as used, those of these events.
+    pub(crate) tokens_settled: Vec<i64>,
+    pub(crate) cost_settled_micros: Vec<i64>,
+}
+
+/// The sums of one budget and window.
+#[derive(Default)]
+struct WindowSums {
+    tokens: i64,
+    cost_micros: i64,
+    tokens_settled: i64,
+    cost_settled_micros: i64,
 }
 
 impl Spending {
-    /// Sums the used amounts per budget that applies, and window.
-    pub(crate) fn of(budgets: &[AppliedBudget], used: &[UsedAmounts]) -> Self {
-        let mut sums: BTreeMap<(i64, OffsetDateTime), (i64, i64)> = BTreeMap::new();
+    /// Sums the used amounts per budget that applies, and window. Without settled
+    /// amounts, the gateway is assumed to have settled the same.
+    pub(crate) fn of(
+        budgets: &[AppliedBudget],
+        used: &[UsedAmounts],
+        settled: Option<&[BudgetSettlement]>,
+    ) -> Self {
+        let mut sums: BTreeMap<(i64, OffsetDateTime), WindowSums> = BTreeMap::new();
         for budget in budgets {
             for used in used.iter().filter(|used| budget.applies(used)) {
                 let Some(start) = moment(budget.window.at(used.at).start) else {
                     continue;
                 };
-                let (tokens, cost) = sums.entry((budget.id, start)).or_default();
-                *tokens = tokens.saturating_add(used.tokens);
-                *cost = cost.saturating_add(used.cost_micros);
+                let sum = sums.entry((budget.id, start)).or_default();
+                sum.tokens = sum.tokens.saturating_add(used.tokens);
+                sum.cost_micros = sum.cost_micros.saturating_add(used.cost_micros);
+            }
+        }
+        match settled {
+            Some(settled) => add_settled(&mut sums, budgets, settled),
+            None => {
+                for sum in sums.values_mut() {
+                    sum.tokens_settled = sum.tokens;
+                    sum.cost_settled_micros = sum.cost_micros;
+                }
             }
         }
         let mut columns = Self::default();
-        for ((budget, start), (tokens, cost)) in sums {
+        for ((budget, start), sum) in sums {
             columns.budget_ids.push(budget);
             columns.window_starts.push(start);
-            columns.tokens.push(tokens);
-            columns.cost_micros.push(cost);
+            columns.tokens.push(sum.tokens);
+            columns.cost_micros.push(sum.cost_micros);
+            columns.tokens_settled.push(sum.tokens_settled);
+            columns.cost_settled_micros.push(sum.cost_settled_micros);
         }
         columns
     }
@@ -81,116 +109,42 @@ impl Spending {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use fastllm_contract::{Budget, BudgetId, WindowLength};
-
-    use super::*;
-
-    /// Midnight, UTC.
-    const FIRST: i64 = 20_000 * 86_400;
-    const SECOND: i64 = FIRST + 86_400;
-
-    fn at(seconds: i64) -> OffsetDateTime {
-        OffsetDateTime::from_unix_timestamp(seconds).unwrap()
-    }
-
-    fn daily() -> Window {
-        Window::of(&Budget {
-            id: BudgetId(1),
-            tokens_total: None,
-            cost_total_micros: None,
-            window: WindowLength::Daily,
-            time_zone: Some("UTC".to_owned()),
-            window_start: Timestamp(0),
-        })
-        .unwrap()
-    }
-
-    fn budget(id: i64) -> AppliedBudget {
-        AppliedBudget {
-            id,
-            principal_id: None,
-            model_id: None,
-            key_id: None,
-            team_id: None,
-            window: daily(),
-        }
-    }
-
-    fn used(at: OffsetDateTime) -> UsedAmounts {
-        UsedAmounts {
-            at: super::super::timestamp(at),
-            principal_id: 1,
-            model_id: 10,
-            key_id: Some(100),
-            team_id: Some(1000),
-            tokens: 7,
-            cost_micros: 3,
-        }
-    }
-
-    #[test]
-    fn usage_is_added_to_all_applicable_budgets_by_window() {
-        let budgets = [
-            AppliedBudget {
-                principal_id: Some(1),
-                ..budget(5)
-            },
-            AppliedBudget {
-                principal_id: Some(1),
-                model_id: Some(10),
-                ..budget(4)
-            },
-            AppliedBudget {
-                key_id: Some(100),
-                ..budget(3)
-            },
-            AppliedBudget {
-                team_id: Some(1000),
-                ..budget(2)
-            },
-            AppliedBudget {
-                principal_id: Some(1),
-                model_id: Some(11),
-                ..budget(1)
-            },
-            budget(0),
-        ];
-        let late = at(SECOND) - time::Duration::MICROSECOND;
-        let early = at(SECOND);
-        let other = UsedAmounts {
-            principal_id: 2,
-            model_id: 11,
-            key_id: None,
-            ..used(early)
+/// Adds settled amounts of existing budgets. Amounts of windows that a budget does not
+/// have are of its earlier settings, and no longer counted.
+fn add_settled(
+    sums: &mut BTreeMap<(i64, OffsetDateTime), WindowSums>,
+    budgets: &[AppliedBudget],
+    settled: &[BudgetSettlement],
+) {
+    let windows: BTreeMap<i64, &Window> = budgets
+        .iter()
+        .map(|budget| (budget.id, &budget.window))
+        .collect();
+    for amounts in settled {
+        let Some((id, window)) = budget_id(amounts).and_then(|id| Some((id, windows.get(&id)?)))
+        else {
+            continue;
         };
-        let spending = Spending::of(&budgets, &[used(late), used(early), used(early), other]);
-        let (first, second) = (at(FIRST), at(SECOND));
-        assert_eq!(spending.budget_ids, [2, 2, 3, 3, 4, 4, 5, 5]);
-        assert_eq!(
-            spending.window_starts,
-            [first, second, first, second, first, second, first, second]
-        );
-        assert_eq!(spending.tokens, [7, 21, 7, 14, 7, 14, 7, 14]);
-        assert_eq!(spending.cost_micros, [3, 9, 3, 6, 3, 6, 3, 6]);
-    }
-
-    #[test]
-    fn sums_saturate() {
-        let all = AppliedBudget {
-            principal_id: Some(1),
-            ..budget(1)
+        let begins = window.at(amounts.window_start).start == amounts.window_start;
+        let Some(start) = moment(amounts.window_start).filter(|_| begins) else {
+            continue;
         };
-        let most = UsedAmounts {
-            tokens: i64::MAX,
-            cost_micros: i64::MAX,
-            ..used(at(FIRST))
-        };
-        let spending = Spending::of(&[all], &[most, most]);
-        assert_eq!(
-            (spending.tokens, spending.cost_micros),
-            (vec![i64::MAX], vec![i64::MAX])
-        );
+        let sum = sums.entry((id, start)).or_default();
+        sum.tokens_settled = sum.tokens_settled.saturating_add(signed(amounts.tokens.0));
+        sum.cost_settled_micros = sum
+            .cost_settled_micros
+            .saturating_add(signed(amounts.cost_micros.0));
     }
 }
+
+/// The budget's ID in the database.
+pub(crate) fn budget_id(settled: &BudgetSettlement) -> Option<i64> {
+    i64::try_from(settled.budget.0).ok()
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

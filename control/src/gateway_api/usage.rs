@@ -1,5 +1,5 @@
 use axum::extract::State;
-use fastllm_contract::{UsageBatch, UsageReply};
+use fastllm_contract::{BudgetSettlement, UsageBatch, UsageReply};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -22,6 +22,8 @@ pub(super) struct UnreadBatch {
     boot_id: String,
     sequence: u64,
     events: Vec<Box<RawValue>>,
+    #[serde(default)]
+    settled: Option<Vec<BudgetSettlement>>,
 }
 
 /// Stores a batch of usage events exactly once.
@@ -35,6 +37,7 @@ pub(super) async fn post(
         boot_id,
         sequence,
         events,
+        settled,
     } = checked.inspect_err(|_| app.metrics.usage_batch(BatchLabel::Refused))?;
     let count = events.len() as u64;
     let mut batch = Batch {
@@ -45,6 +48,7 @@ pub(super) async fn post(
         },
         events: Vec::with_capacity(events.len()),
         rejected: Vec::new(),
+        settled,
     };
     let now = clock::now();
     for raw in events {
@@ -127,6 +131,14 @@ fn check(batch: UnreadBatch) -> Result<UnreadBatch, ApiError> {
             format!("a batch may have at most {} events", UsageBatch::MAX_EVENTS),
         )
         .with_field("events"));
+    }
+    if batch.settled.as_ref().map_or(0, Vec::len) > UsageBatch::MAX_SETTLED {
+        let most = UsageBatch::MAX_SETTLED;
+        return Err(ApiError::new(
+            ErrorCode::BatchTooLarge,
+            format!("a batch may have at most {most} settled amounts"),
+        )
+        .with_field("settled"));
     }
     Ok(batch)
 }

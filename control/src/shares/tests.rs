@@ -382,3 +382,104 @@ proptest! {
         prop_assert_eq!(sum, bound);
     }
 }
+
+/// The history of one gateway whose prices are, in percent, a multiple of the charged
+/// ones.
+#[derive(Debug, Clone)]
+enum PriceStep {
+    Settle(u64),
+    Begin(u64),
+    Finish,
+    Store(usize),
+    Price(u64),
+    Report,
+}
+
+fn any_price_step() -> impl Strategy<Value = PriceStep> {
+    prop_oneof![
+        4 => (1..400_u64).prop_map(PriceStep::Settle),
+        2 => (1..400_u64).prop_map(PriceStep::Begin),
+        2 => Just(PriceStep::Finish),
+        3 => (0..5_usize).prop_map(PriceStep::Store),
+        1 => prop_oneof![Just(25_u64), Just(100), Just(400)].prop_map(PriceStep::Price),
+        3 => Just(PriceStep::Report),
+    ]
+}
+
+/// The settled and the charged amounts of events that are not stored yet.
+#[derive(Default)]
+struct PricedGateway {
+    used: u64,
+    in_flight: Vec<u64>,
+    events: Vec<(u64, u64)>,
+}
+
+impl PricedGateway {
+    fn settle(&mut self, charged: u64, percent: u64) {
+        let settled = charged * percent / 100;
+        self.used += settled;
+        self.events.push((settled, charged));
+    }
+}
+
+proptest! {
+    /// A gateway learns of prices later than the control plane, and settles by others.
+    #[test]
+    fn nothing_stays_pending_after_changes_of_prices(
+        steps in prop::collection::vec(any_price_step(), 1..120)
+    ) {
+        const TOTAL: u64 = 1 << 40;
+        let (mut gateway, mut percent) = (PricedGateway::default(), 100);
+        let (mut own, mut spent) = (ShareAmounts::default(), 0);
+        let store = |gateway: &mut PricedGateway, own: &mut ShareAmounts, count: usize| {
+            let count = count.min(gateway.events.len());
+            gateway.events.drain(..count).map(|(settled, charged)| {
+                own.stored += settled;
+                charged
+            }).sum::<u64>()
+        };
+        let report = |gateway: &PricedGateway, own: &mut ShareAmounts, spent: u64| {
+            own.used = gateway.used;
+            own.reserved = gateway.in_flight.iter().sum();
+            let input = GrantInput {
+                total: TOTAL,
+                spent,
+                own: *own,
+                others: Vec::new(),
+                ended: 0,
+                live: 1,
+                silent: 0,
+            };
+            let grant = input.grant(1.0);
+            own.granted = grant.granted;
+            grant
+        };
+        for step in steps {
+            match step {
+                PriceStep::Settle(charged) => gateway.settle(charged, percent),
+                PriceStep::Begin(charged) => gateway.in_flight.push(charged),
+                PriceStep::Finish => {
+                    for charged in std::mem::take(&mut gateway.in_flight) {
+                        gateway.settle(charged, percent);
+                    }
+                }
+                PriceStep::Store(count) => spent += store(&mut gateway, &mut own, count),
+                PriceStep::Price(new) => percent = new,
+                PriceStep::Report => {
+                    let unstored: u64 = gateway.events.iter().map(|(settled, _)| settled).sum();
+                    let grant = report(&gateway, &mut own, spent);
+                    prop_assert_eq!(own.pending(), unstored);
+                    let known = i128::from(grant.used_by_others) + i128::from(gateway.used);
+                    prop_assert_eq!(known, i128::from(spent + unstored));
+                    prop_assert_eq!(grant.granted - gateway.used, TOTAL - spent - unstored);
+                }
+            }
+        }
+        spent += store(&mut gateway, &mut own, usize::MAX);
+        let grant = report(&gateway, &mut own, spent);
+        prop_assert_eq!(own.pending(), 0);
+        let known = i128::from(grant.used_by_others) + i128::from(gateway.used);
+        prop_assert_eq!(known, i128::from(spent));
+        prop_assert_eq!(grant.granted - gateway.used, TOTAL - spent);
+    }
+}

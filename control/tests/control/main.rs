@@ -26,6 +26,7 @@ mod reconcile;
 mod rejected;
 mod resources;
 mod routing;
+mod settlement;
 mod snapshots;
 mod spending;
 mod tls;

@@ -148,7 +148,11 @@ async fn reports_of_other_releases_are_accepted() {
 }
 
 /// Sets a budget of principal 1 and returns an empty usage of its current window.
-async fn budget(database: &Database, control: &Control, body: serde_json::Value) -> BudgetUsage {
+pub(crate) async fn budget(
+    database: &Database,
+    control: &Control,
+    body: serde_json::Value,
+) -> BudgetUsage {
     let root = control.session("root", PASSWORD).await;
     let (status, response) = root.put("/admin/principals/1/budget", body).await;
     assert_eq!(status, 204, "{response}");
@@ -177,7 +181,7 @@ fn has_share(reply: &LimitReportReply, entry: &BudgetUsage) -> bool {
     shares.any(|share| share.budget == entry.budget)
 }
 
-async fn budget_share(
+pub(crate) async fn budget_share(
     control: &Control,
     replica: &str,
     use_of: BudgetUsage,
@@ -190,7 +194,7 @@ async fn budget_share(
     shares.find(|share| (share.budget, share.window_start) == window)
 }
 
-fn grant(total: u64, granted: u64, used_by_others: u64) -> Grant {
+pub(crate) fn grant(total: u64, granted: u64, used_by_others: i64) -> Grant {
     Grant {
         total,
         granted,

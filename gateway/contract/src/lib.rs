@@ -43,4 +43,4 @@ pub use snapshot::{
     FORMAT, Failover, KeyEntry, KeyMap, KeyShard, MissingSection, Model, Principal, Section,
     Snapshot, shard_prefix,
 };
-pub use usage::{RefusalKind, UsageBatch, UsageEvent, UsageReply};
+pub use usage::{BudgetSettlement, RefusalKind, UsageBatch, UsageEvent, UsageReply};

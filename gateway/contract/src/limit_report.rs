@@ -228,6 +228,8 @@ pub struct Grant {
     /// What the gateway may use in this window since it started: what it
     /// reported, and its part of the rest.
     pub granted: u64,
-    /// What was used by others, and by this gateway before it started.
-    pub used_by_others: u64,
+    /// What was used by others, and by this gateway before it started. Negative if
+    /// less is charged for this gateway's usage than it reported, by other prices:
+    /// with what the gateway reported, it is always what the budget has spent.
+    pub used_by_others: i64,
 }

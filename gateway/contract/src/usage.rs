@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{KeyId, Metadata, Micros, ModelName, PrincipalId, Timestamp, Tokens};
+use crate::{BudgetId, KeyId, Metadata, Micros, ModelName, PrincipalId, Timestamp, Tokens};
 
 /// A batch of usage events with its idempotency key. The gateway seals a batch
 /// when it first sends it, and repeats it unchanged until it is acknowledged.
@@ -19,12 +19,37 @@ pub struct UsageBatch {
     pub sequence: u64,
     /// At most [`UsageBatch::MAX_EVENTS`].
     pub events: Vec<UsageEvent>,
+    /// What these events added to the amounts that the gateway reports as used of
+    /// budgets ([`BudgetUsage`](crate::BudgetUsage)), summed by window. The control
+    /// plane may charge other amounts, for example by newer prices. At most
+    /// [`UsageBatch::MAX_SETTLED`]; `None` from a gateway that does not report them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled: Option<Vec<BudgetSettlement>>,
 }
 
 impl UsageBatch {
+    /// Maximum number of settled amounts: each event has at most a budget of its
+    /// principal, of that for the model, of its key and of its team.
+    pub const MAX_SETTLED: usize = 4 * Self::MAX_EVENTS;
+
     /// Maximum number of events that a gateway sends and the control plane
     /// accepts.
     pub const MAX_EVENTS: usize = 500;
+}
+
+/// What a gateway settled of a budget in one window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetSettlement {
+    /// The budget.
+    pub budget: BudgetId,
+    /// The start of the window.
+    pub window_start: Timestamp,
+    /// Tokens.
+    #[serde(default)]
+    pub tokens: Tokens,
+    /// Cost, by the prices that the gateway had.
+    #[serde(default)]
+    pub cost_micros: Micros,
 }
 
 /// The result of a batch.

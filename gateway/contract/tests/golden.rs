@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 
 use fastllm_contract::{
-    Backend, BackendId, Concurrency, FORMAT, Failover, HealthCheck, KeyEntry, KeyHash, KeyId,
-    KeyMap, KeyShard, Micros, Model, ModelName, PolicyKind, Principal, PrincipalId, Protocol,
-    RefusalKind, RequestOptions, Rule, RuleCaller, RuleShape, Secret, Section, Snapshot, SplitBy,
-    Target, Timestamp, Tokens, UsageBatch, UsageEvent, VirtualModel, shard_prefix,
+    Backend, BackendId, BudgetId, BudgetSettlement, Concurrency, FORMAT, Failover, HealthCheck,
+    KeyEntry, KeyHash, KeyId, KeyMap, KeyShard, Micros, Model, ModelName, PolicyKind, Principal,
+    PrincipalId, Protocol, RefusalKind, RequestOptions, Rule, RuleCaller, RuleShape, Secret,
+    Section, Snapshot, SplitBy, Target, Timestamp, Tokens, UsageBatch, UsageEvent, VirtualModel,
+    shard_prefix,
 };
 
 const FORMAT_1: &str = include_str!("golden/snapshot-format-1.json");
@@ -20,6 +21,7 @@ const FORMAT_1_FAILOVER: &str = include_str!("golden/snapshot-format-1-failover.
 
 const USAGE: &str = include_str!("golden/usage-batch.json");
 const USAGE_DETAILS: &str = include_str!("golden/usage-batch-details.json");
+const USAGE_SETTLED: &str = include_str!("golden/usage-batch-settled.json");
 
 fn backend(id: u64, api_key: Option<&str>) -> Backend {
     Backend {
@@ -270,6 +272,7 @@ fn batch(sequence: u64, events: Vec<UsageEvent>) -> UsageBatch {
         boot_id: "b00t".to_owned(),
         sequence,
         events,
+        settled: None,
     }
 }
 
@@ -298,9 +301,19 @@ fn usage_batch_has_a_stable_form() {
         estimated: true,
         ..event()
     };
+    let settled = UsageBatch {
+        settled: Some(vec![BudgetSettlement {
+            budget: BudgetId(7),
+            window_start: Timestamp(1_800_000_000_000_000),
+            tokens: Tokens(16),
+            cost_micros: Micros(48),
+        }]),
+        ..batch(9, vec![event()])
+    };
     for (sample, golden) in [
         (batch(7, vec![event(), refused]), USAGE),
         (batch(8, vec![detailed]), USAGE_DETAILS),
+        (settled, USAGE_SETTLED),
     ] {
         let written = serde_json::to_string_pretty(&sample).unwrap();
         assert_eq!(written.trim(), golden.trim());

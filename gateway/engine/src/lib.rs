@@ -49,7 +49,7 @@ pub use refusal::{
     BudgetKind, Category, InvalidQuery, LimitKind, LimitScope, RateLimit, RateLimited, RateLimits,
     Refusal,
 };
-pub use reserve::{ActualUsage, Cost, Reservation, reserve};
+pub use reserve::{ActualUsage, Cost, Reservation, Settlement, reserve};
 pub use route::{
     Chain, Deprioritized, Explanation, ModelSkipped, Resolved, granted_models, resolve, route,
 };

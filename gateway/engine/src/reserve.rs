@@ -11,7 +11,7 @@ use fastllm_contract::{Timestamp, Tokens};
 
 use account_hold::{AccountHold, Demand, check};
 use reservation::AccountHolds;
-pub use reservation::{ActualUsage, Reservation};
+pub use reservation::{ActualUsage, Reservation, Settlement};
 
 use crate::accounts::{Account, Accounts};
 use crate::caller::Caller;

@@ -301,7 +301,8 @@ fn lacks_share(reports: &[LimitReport], reply: &LimitReportReply) -> bool {
         .collect();
     let nothing = |grant: Option<Grant>, used: u64| {
         grant.is_some_and(|grant| {
-            grant.granted <= used && grant.used_by_others.saturating_add(used) < grant.total
+            let spent = i128::from(grant.used_by_others) + i128::from(used);
+            grant.granted <= used && spent < i128::from(grant.total)
         })
     };
     reply.budgets.iter().any(|share| {

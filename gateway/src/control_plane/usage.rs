@@ -10,7 +10,7 @@ mod sealed_batch;
 mod spill;
 
 pub(crate) use backlog::Backlog;
-pub(crate) use queue::{UsageQueue, UsageReceiver, usage_queue};
+pub(crate) use queue::{QueuedUsage, UsageQueue, UsageReceiver, usage_queue};
 pub(crate) use reporter::UsageReporter;
 pub(crate) use sealed_batch::BatchIdentity;
 

@@ -9,6 +9,7 @@ use fastllm_contract::{Micros, ModelName, Tokens, UsageEvent};
 use fastllm_wire::{Quantities, Usage};
 
 use super::{RequestEnd, RequestLog};
+use crate::control_plane::QueuedUsage;
 use crate::http::ProxiedEndpoint;
 use crate::telemetry::{AccessLine, CacheUse, Displayed, FinishedRequest, Outcome};
 
@@ -33,12 +34,16 @@ impl RequestLog {
             self.export_span(end, took);
         }
         let event = self.event(end, took);
-        if let Some(limits) = self.limits.take() {
-            limits.settle(end.is_rejection(), event.as_ref(), self.timing.at(took));
-        }
+        let settlement = self
+            .limits
+            .take()
+            .map(|limits| limits.settle(end.is_rejection(), event.as_ref(), self.timing.at(took)));
         if let Some(mut event) = event {
             event.metadata = self.usage.metadata.take();
-            self.sink.usage.push(event);
+            self.sink.usage.push(QueuedUsage {
+                event,
+                settlement: settlement.unwrap_or_default(),
+            });
         }
         self.write_access_line(end, took);
     }

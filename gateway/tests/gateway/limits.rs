@@ -363,6 +363,64 @@ async fn money_is_computed_with_the_prices_from_control() {
     );
 }
 
+/// What the gateway counts as used of a budget, and what it reports of that as part
+/// of usage batches, is the same amount, whatever the control plane charges.
+#[tokio::test]
+async fn usage_batches_contain_what_was_settled_of_budgets() {
+    let ok = || json_response("200 OK", RESPONSE);
+    let bad = json_response("400 Bad Request", "{\"error\":{}}");
+    let upstream = Upstream::start([ok(), bad, ok()]).await;
+    let mut described = budget(1000);
+    described.cost_total_micros = Some(Micros(1000));
+    let control = Control::start(snapshot(&limited(&upstream, None, Some(described)))).await;
+    control.set_limits_state(LimitsState {
+        replicas: 1,
+        prices: vec![ModelPrices {
+            model: ModelName::new("small").unwrap(),
+            prices: Prices {
+                input_price_per_mtok: Some(Micros(2_000_000)),
+                output_price_per_mtok: Some(Micros(6_000_000)),
+                ..Prices::default()
+            },
+        }],
+        budgets: Vec::new(),
+    });
+    let mut gateway = TestGateway::with_control(control, frequent_reports());
+    gateway.until_ready().await;
+    for status in [200, 400, 200] {
+        assert_eq!(gateway.chat(BODY).await.status, status);
+    }
+    gateway
+        .control
+        .wait_for("a report of all usage", |seen| {
+            let budgets = seen.reports.iter().flat_map(|report| &report.budgets);
+            budgets.into_iter().any(|used| used.tokens == Tokens(60))
+        })
+        .await;
+    let reports = gateway.control.received().reports;
+    let used = reports.last().unwrap().budgets[0];
+    assert_eq!(
+        (used.cost_micros, used.cost_reserved_micros),
+        (Micros(200), Micros(0))
+    );
+    gateway.stop();
+    gateway.ended().await;
+    let batches = gateway.control.batches();
+    let settled: Vec<_> = batches
+        .iter()
+        .flat_map(|batch| batch.settled.as_deref().unwrap())
+        .collect();
+    let windows = settled.iter().map(|of| (of.budget, of.window_start));
+    assert!(
+        windows
+            .into_iter()
+            .all(|of| of == (used.budget, used.window_start))
+    );
+    let tokens: u64 = settled.iter().map(|of| of.tokens.0).sum();
+    let cost: u64 = settled.iter().map(|of| of.cost_micros.0).sum();
+    assert_eq!((tokens, cost), (60, 200));
+}
+
 #[tokio::test]
 async fn an_exhausted_grant_is_a_429_and_is_reported_at_once() {
     let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;

@@ -1,22 +1,24 @@
 use std::collections::BTreeSet;
 
-use fastllm_contract::Budget;
+use fastllm_contract::{Budget, BudgetSettlement};
 use fastllm_engine::window::Window;
 use sqlx::PgConnection;
 
-use super::BatchId;
-use crate::accounting::{AppliedBudget, Spending, UsedAmounts};
+use super::Batch;
+use crate::accounting::{AppliedBudget, Spending, UsedAmounts, budget_id};
 use crate::db::DbError;
 use crate::db::budgets::BudgetColumns;
 
-/// Adds usage to every budget that applies, in the window of its time, and to the
-/// share of the start of the gateway that sent the batch.
+/// Adds usage to every budget that applies, in the window of its time, and what the
+/// gateway settled for it to the share of the start that sent the batch.
 pub(super) async fn add(
     connection: &mut PgConnection,
-    batch: &BatchId<'_>,
+    batch: &Batch<'_>,
     used: &[UsedAmounts],
 ) -> Result<(), DbError> {
-    let spending = Spending::of(&applied(connection, used).await?, used);
+    let settled = batch.settled.as_deref();
+    let budgets = applied(connection, used, settled.unwrap_or_default()).await?;
+    let spending = Spending::of(&budgets, used, settled);
     if spending.is_empty() {
         return Ok(());
     }
@@ -25,6 +27,8 @@ pub(super) async fn add(
         window_starts,
         tokens,
         cost_micros,
+        tokens_settled,
+        cost_settled_micros,
     } = &spending;
     sqlx::query!(
         "INSERT INTO budget_spending AS s (budget_id, window_start, tokens_used, cost_used_micros) \
@@ -55,21 +59,23 @@ pub(super) async fn add(
                                            9223372036854775807)::bigint",
         budget_ids,
         window_starts,
-        tokens,
-        cost_micros,
-        batch.replica,
-        batch.boot_id,
+        tokens_settled,
+        cost_settled_micros,
+        batch.id.replica,
+        batch.id.boot_id,
     )
     .execute(connection)
     .await?;
     Ok(())
 }
 
-/// The budgets that apply to the usage. They are locked until the transaction ends,
-/// in the order of their IDs, so that none is deleted or gets other windows.
+/// The budgets that apply to the usage, and those that the gateway settled. They are
+/// locked until the transaction ends, in the order of their IDs, so that none is deleted
+/// or gets other windows.
 async fn applied(
     connection: &mut PgConnection,
     used: &[UsedAmounts],
+    settled: &[BudgetSettlement],
 ) -> Result<Vec<AppliedBudget>, DbError> {
     fn distinct(ids: impl Iterator<Item = i64>) -> Vec<i64> {
         ids.collect::<BTreeSet<_>>().into_iter().collect()
@@ -79,12 +85,13 @@ async fn applied(
                 window_start \
            FROM budgets \
           WHERE principal_id = ANY ($1) AND (model_id IS NULL OR model_id = ANY ($2)) \
-             OR key_id = ANY ($3) OR team_id = ANY ($4) \
+             OR key_id = ANY ($3) OR team_id = ANY ($4) OR id = ANY ($5) \
           ORDER BY id FOR SHARE",
         &distinct(used.iter().map(|used| used.principal_id)),
         &distinct(used.iter().map(|used| used.model_id)),
         &distinct(used.iter().filter_map(|used| used.key_id)),
         &distinct(used.iter().filter_map(|used| used.team_id)),
+        &distinct(settled.iter().filter_map(budget_id)),
     )
     .fetch_all(connection)
     .await?;

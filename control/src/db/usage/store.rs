@@ -1,4 +1,4 @@
-use fastllm_contract::UsageEvent;
+use fastllm_contract::{BudgetSettlement, UsageEvent};
 use fastllm_engine::pricing::{Charge, charge};
 use fastllm_process::error::Chain;
 use serde::Serialize;
@@ -24,6 +24,8 @@ pub(crate) struct Batch<'a> {
     pub(crate) events: Vec<Event>,
     /// Events that could not be read.
     pub(crate) rejected: Vec<RejectedEvent>,
+    /// What the gateway settled for all events; `None` if it does not report it.
+    pub(crate) settled: Option<Vec<BudgetSettlement>>,
 }
 
 /// The outcome of storing a batch.
@@ -94,7 +96,7 @@ async fn attempt(db: &Db, batch: &Batch<'_>, mode: InsertMode) -> Result<BatchOu
     }
     // Last, because other batches of the same budgets wait from here on.
     let used: Vec<UsedAmounts> = rows.iter().filter_map(Row::used).collect();
-    spending::add(&mut transaction, &batch.id, &used).await?;
+    spending::add(&mut transaction, batch, &used).await?;
     transaction.commit().await?;
     // The batch is stored: later errors must not be reported to the gateway.
     if let Err(error) = touch_keys(db, &rows).await {

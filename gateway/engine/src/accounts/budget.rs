@@ -233,6 +233,11 @@ impl BudgetWindow {
         self.cost.add(-amount(reserved.cost));
     }
 
+    /// The start of the window.
+    pub(crate) fn start(&self) -> Timestamp {
+        self.span.start
+    }
+
     /// Replaces a reservation by what was really used.
     pub(crate) fn settle(&self, reserved: BudgetAmounts, used: BudgetAmounts) {
         self.tokens
@@ -321,7 +326,7 @@ struct MeterGrant {
     total: i64,
     /// Since the gateway first used the window.
     max: i64,
-    /// Used by other gateways.
+    /// Used by other gateways, less what is charged differently for this one.
     used_by_others: i64,
     share: f64,
 }
@@ -331,7 +336,7 @@ impl MeterGrant {
         Self {
             total: amount(grant.total),
             max: amount(grant.granted),
-            used_by_others: amount(grant.used_by_others),
+            used_by_others: signed(grant.used_by_others),
             share,
         }
     }
@@ -462,6 +467,11 @@ const MAX_AMOUNT: u64 = 1 << 60;
 
 fn amount(value: u64) -> i64 {
     i64::try_from(value.min(MAX_AMOUNT)).unwrap_or(i64::MAX)
+}
+
+fn signed(value: i64) -> i64 {
+    let most = amount(MAX_AMOUNT);
+    value.clamp(-most, most)
 }
 
 fn count(amount: i64) -> u64 {

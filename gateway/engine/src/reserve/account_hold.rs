@@ -137,7 +137,8 @@ impl AccountHold {
         Ok(())
     }
 
-    pub(super) fn settle(mut self, used: &ActualUsage<'_>) {
+    /// Returns the window of the budget, if there is one, to which `used` was added.
+    pub(super) fn settle(mut self, used: &ActualUsage<'_>) -> Option<Arc<BudgetWindow>> {
         if let (Some(debited), Some(Tokens(tokens))) = (self.tokens, used.tokens)
             && used.at.0.saturating_sub(self.at.0) < MINUTE
         {
@@ -146,13 +147,9 @@ impl AccountHold {
                 None => self.account.tokens.refund(debited - tokens),
             }
         }
-        if let Some(hold) = self.budget.take() {
-            let used = BudgetAmounts {
-                tokens: used.tokens.unwrap_or_default().0,
-                cost: used.cost.map_or(0, |cost| cost.0),
-            };
-            hold.window.settle(hold.reserved, used);
-        }
+        let hold = self.budget.take()?;
+        hold.window.settle(hold.reserved, used.budget_amounts());
+        Some(hold.window)
     }
 
     pub(super) fn cancel(&mut self, at: Timestamp) {

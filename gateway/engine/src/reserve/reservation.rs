@@ -1,8 +1,11 @@
-use fastllm_contract::{Micros, ModelName, Prices, Subject, Timestamp, Tokens};
+use fastllm_contract::{
+    BudgetId, BudgetSettlement, Micros, ModelName, Prices, Subject, Timestamp, Tokens,
+};
 use smallvec::SmallVec;
 
 use super::MAX_SHARED_ACCOUNTS;
 use super::account_hold::AccountHold;
+use crate::accounts::BudgetAmounts;
 
 /// What a request has taken from limits and budgets.
 ///
@@ -34,6 +37,42 @@ pub struct ActualUsage<'a> {
     pub at: Timestamp,
 }
 
+impl ActualUsage<'_> {
+    /// What counts for budgets: unknown amounts are 0.
+    pub(super) fn budget_amounts(&self) -> BudgetAmounts {
+        BudgetAmounts {
+            tokens: self.tokens.unwrap_or_default().0,
+            cost: self.cost.unwrap_or_default().0,
+        }
+    }
+}
+
+/// The amounts that a settled request added to its budgets.
+#[derive(Debug, Clone, Default)]
+pub struct Settlement {
+    tokens: Tokens,
+    cost: Micros,
+    windows: SmallVec<[SettledWindow; MAX_SHARED_ACCOUNTS]>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SettledWindow {
+    budget: BudgetId,
+    start: Timestamp,
+}
+
+impl Settlement {
+    /// The amounts by budget and window; both are the same for all of them.
+    pub fn budgets(&self) -> impl Iterator<Item = BudgetSettlement> {
+        self.windows.iter().map(|window| BudgetSettlement {
+            budget: window.budget,
+            window_start: window.start,
+            tokens: self.tokens,
+            cost_micros: self.cost,
+        })
+    }
+}
+
 impl Reservation {
     pub(super) fn of(holds: AccountHolds) -> Self {
         Self { holds }
@@ -52,14 +91,27 @@ impl Reservation {
     }
 
     /// Replaces the estimate by the actual usage. What was reserved for other
-    /// models is released.
-    pub fn settle(self, used: &ActualUsage<'_>) {
+    /// models is released. Returns what was added to budgets.
+    pub fn settle(self, used: &ActualUsage<'_>) -> Settlement {
+        let BudgetAmounts { tokens, cost } = used.budget_amounts();
+        let mut settlement = Settlement {
+            tokens: Tokens(tokens),
+            cost: Micros(cost),
+            windows: SmallVec::new(),
+        };
         for mut hold in self.holds {
             match hold.account().subject() {
                 Subject::Model(_, model) if model != used.model => hold.cancel(used.at),
-                _ => hold.settle(used),
+                _ => {
+                    let window = hold.settle(used).map(|window| SettledWindow {
+                        budget: window.budget(),
+                        start: window.start(),
+                    });
+                    settlement.windows.extend(window);
+                }
             }
         }
+        settlement
     }
 
     /// Releases what was reserved for other models, once `model` has begun to

@@ -3,9 +3,10 @@ use std::thread;
 use std::time::Duration;
 
 use fastllm_contract::{
-    Budget, BudgetId, BudgetShare, BudgetState, ConcurrencyGrant, Grant, LimitReportReply,
-    LimitShare, LimitUsage, Limits, LimitsState, Micros, ModelAllowance, ModelPrices, Prices,
-    Principal, PrincipalId, Section, Subject, Team, TeamId, Timestamp, Tokens, WindowLength,
+    Budget, BudgetId, BudgetSettlement, BudgetShare, BudgetState, ConcurrencyGrant, Grant,
+    LimitReportReply, LimitShare, LimitUsage, Limits, LimitsState, Micros, ModelAllowance,
+    ModelPrices, Prices, Principal, PrincipalId, Section, Subject, Team, TeamId, Timestamp, Tokens,
+    WindowLength,
 };
 use http::HeaderMap;
 use proptest::prelude::*;
@@ -809,6 +810,109 @@ fn a_grant_is_taken_on_and_what_others_have_spent_makes_it_a_402() {
         what(&one(&raised, at(DAY), 1).unwrap_err()),
         LimitKind::TokenBudget
     );
+}
+
+/// The gateway settles by prices that are no longer, or not yet, those that are
+/// charged: what it may still use is what the budget really has left.
+#[test]
+fn budgets_have_left_what_other_prices_have_not_charged() {
+    for charged in [160_i64, 400, 700] {
+        let state = alone(None, Some(budget(7, None, Some(1000))));
+        let use_cost = |cost: u64| {
+            one(&state, at(0), 1).map(|taken| {
+                let settlement = taken.settle(&ActualUsage {
+                    model: &name("large"),
+                    tokens: Some(Tokens(9)),
+                    cost: Some(Micros(cost)),
+                    at: at(0),
+                });
+                settlement.budgets().collect::<Vec<_>>()
+            })
+        };
+        let settled = BudgetSettlement {
+            budget: BudgetId(7),
+            window_start: at(0),
+            tokens: Tokens(9),
+            cost_micros: Micros(400),
+        };
+        assert_eq!(use_cost(400), Ok(vec![settled]));
+        state.accounts().apply_shares(&LimitReportReply {
+            replicas: 1,
+            budgets: vec![BudgetShare {
+                budget: BudgetId(7),
+                window_start: at(0),
+                share: 1.0,
+                tokens: None,
+                cost_micros: Some(Grant {
+                    total: 1000,
+                    granted: 400 + 1000 - charged.unsigned_abs(),
+                    used_by_others: charged - 400,
+                }),
+            }],
+            ..LimitReportReply::default()
+        });
+        let spent = || state.accounts().limits_state().budgets[0].cost_used_micros;
+        assert_eq!(spent(), Micros(charged.unsigned_abs()));
+        // What is stored is known: it includes this gateway's usage.
+        state.accounts().apply_limits_state(&LimitsState {
+            replicas: 1,
+            prices: Vec::new(),
+            budgets: vec![BudgetState {
+                budget: BudgetId(7),
+                window_start: at(0),
+                tokens_used: Tokens(9),
+                cost_used_micros: spent(),
+            }],
+        });
+        assert!(use_cost(999 - charged.unsigned_abs()).is_ok());
+        assert_eq!(spent(), Micros(999));
+        assert!(use_cost(1).is_ok(), "{charged}");
+        let refusal = use_cost(1).unwrap_err();
+        assert_eq!(refusal.status(), 402, "{charged}");
+    }
+}
+
+/// The amounts belong to the window in which they were reserved.
+#[test]
+fn settlements_name_each_budget_and_its_window() {
+    let mut described = with(None, Some(budget(7, Some(100), None)));
+    described.allowed_models.push(name("small"));
+    let own = |model: &str, id| ModelAllowance {
+        model: name(model),
+        limits: None,
+        budget: Some(budget(id, Some(100), None)),
+    };
+    described.models = vec![own("large", 8), own("small", 9)];
+    let state = world(vec![described], Vec::new(), None);
+    let taken = one(&state, at(DAY - 1), 5).unwrap();
+    let settlement = taken.settle(&ActualUsage {
+        model: &name("large"),
+        tokens: Some(Tokens(6)),
+        cost: None,
+        at: at(DAY),
+    });
+    let mut settled: Vec<_> = settlement.budgets().collect();
+    settled.sort_by_key(|settled| settled.budget);
+    let of = |id| BudgetSettlement {
+        budget: BudgetId(id),
+        window_start: at(0),
+        tokens: Tokens(6),
+        cost_micros: Micros(0),
+    };
+    assert_eq!(settled, [of(7), of(8)]);
+    // A request from shortly before the window counts in it, as it is reserved.
+    let new = one(&state, at(DAY), 5).unwrap();
+    let late = one(&state, at(DAY - 1), 5).unwrap();
+    for taken in [new, late] {
+        let settlement = taken.settle(&ActualUsage {
+            model: &name("large"),
+            tokens: Some(Tokens(1)),
+            cost: None,
+            at: at(DAY),
+        });
+        let starts: Vec<_> = settlement.budgets().map(|of| of.window_start).collect();
+        assert_eq!(starts, [at(DAY); 2]);
+    }
 }
 
 #[test]

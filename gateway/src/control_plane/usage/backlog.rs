@@ -3,14 +3,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fastllm_contract::{UsageBatch, UsageEvent};
+use fastllm_contract::UsageBatch;
 use fastllm_process::back_off::{self, BackOff};
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::SpillConfig;
-use super::queue::{HIGH_MARK, UsageReceiver};
+use super::queue::{HIGH_MARK, QueuedUsage, UsageReceiver};
 use super::sealed_batch::{BatchIdentity, SealedBatch};
 use super::spill::{Spill, SpillContents, SpillError};
 use crate::telemetry::{DropReason, Metrics};
@@ -165,7 +165,7 @@ impl Backlog {
 
     /// Waits for a first event, then until the batch is full or the time is
     /// over. Cancel-safe: gathered events are in `batch`.
-    pub(super) async fn gather(&mut self, batch: &mut Vec<UsageEvent>) {
+    pub(super) async fn gather(&mut self, batch: &mut Vec<QueuedUsage>) {
         let since = self.receiver.take(batch).await;
         let due = since + FLUSH_EVERY;
         while batch.len() < UsageBatch::MAX_EVENTS && Instant::now() < due {
@@ -176,7 +176,7 @@ impl Backlog {
 
     /// Seals the gathered events, topped up from the queues; false if there are
     /// none.
-    pub(super) fn seal(&mut self, mut batch: Vec<UsageEvent>) -> bool {
+    pub(super) fn seal(&mut self, mut batch: Vec<QueuedUsage>) -> bool {
         self.receiver.drain_into(&mut batch);
         let is_some = !batch.is_empty();
         let lost = self.identity.seal(batch, &mut self.sealed);

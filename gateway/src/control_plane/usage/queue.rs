@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::thread::available_parallelism;
 
 use fastllm_contract::{UsageBatch, UsageEvent};
+use fastllm_engine::Settlement;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -24,6 +25,23 @@ pub(super) const FLUSH_SIZE: usize = 50;
 
 /// The number of billable events at which the reporter is woken.
 pub(super) const HIGH_MARK: usize = BILLABLE / 2;
+
+/// A usage event, and what its request added to budgets at this gateway.
+#[derive(Debug, Clone)]
+pub(crate) struct QueuedUsage {
+    pub(crate) event: UsageEvent,
+    pub(crate) settlement: Settlement,
+}
+
+/// Of a request without budgets.
+impl From<UsageEvent> for QueuedUsage {
+    fn from(event: UsageEvent) -> Self {
+        Self {
+            event,
+            settlement: Settlement::default(),
+        }
+    }
+}
 
 /// The queues that requests push usage events into. Never waits; events that do
 /// not fit are dropped and counted. Cheap to clone.
@@ -66,14 +84,14 @@ struct ShardBuffer(Mutex<ShardEvents>);
 
 #[derive(Debug, Default)]
 struct ShardEvents {
-    billable: Vec<UsageEvent>,
-    refused: Vec<UsageEvent>,
+    billable: Vec<QueuedUsage>,
+    refused: Vec<QueuedUsage>,
 }
 
 #[derive(Debug, Default)]
 struct FlushedEvents {
-    billable: VecDeque<UsageEvent>,
-    refused: VecDeque<UsageEvent>,
+    billable: VecDeque<QueuedUsage>,
+    refused: VecDeque<QueuedUsage>,
 }
 
 /// Why queued events are not drained.
@@ -127,9 +145,9 @@ impl UsageQueue {
         Self { shared: None }
     }
 
-    pub(crate) fn push(&self, event: UsageEvent) {
+    pub(crate) fn push(&self, usage: impl Into<QueuedUsage>) {
         if let Some(shared) = &self.shared {
-            shared.push(event);
+            shared.push(usage.into());
         }
     }
 
@@ -144,9 +162,9 @@ impl UsageQueue {
 }
 
 impl SharedQueue {
-    fn push(&self, event: UsageEvent) {
-        let refused = event.refusal.is_some();
-        if self.closed.load(Ordering::Relaxed) || !self.enqueue(event, refused) {
+    fn push(&self, usage: QueuedUsage) {
+        let refused = usage.event.refusal.is_some();
+        if self.closed.load(Ordering::Relaxed) || !self.enqueue(usage, refused) {
             let reason = if refused {
                 DropReason::RefusedQueueFull
             } else {
@@ -165,7 +183,7 @@ impl SharedQueue {
     }
 
     /// False if the queue is full.
-    fn enqueue(&self, event: UsageEvent, refused: bool) -> bool {
+    fn enqueue(&self, usage: QueuedUsage, refused: bool) -> bool {
         let Some(ShardBuffer(shard)) = self.shards.get(thread_number() % self.shards.len()) else {
             return false;
         };
@@ -178,13 +196,13 @@ impl SharedQueue {
         if events.len() >= FLUSH_SIZE && !self.flush(events, refused) {
             return false;
         }
-        events.push(event);
+        events.push(usage);
         true
     }
 
     /// Invariant: a thread buffer is locked before the shared queue, never after
     /// it.
-    fn flush(&self, events: &mut Vec<UsageEvent>, refused: bool) -> bool {
+    fn flush(&self, events: &mut Vec<QueuedUsage>, refused: bool) -> bool {
         let mut flushed = self.flushed.lock();
         let FlushedEvents {
             billable,
@@ -251,7 +269,7 @@ impl UsageReceiver {
 
     /// Waits for an event and adds queued events to a batch that is not full;
     /// returns a time that precedes all of them. Cancel-safe: no event is lost.
-    pub(super) async fn take(&mut self, batch: &mut Vec<UsageEvent>) -> Instant {
+    pub(super) async fn take(&mut self, batch: &mut Vec<QueuedUsage>) -> Instant {
         let mut since = self.emptied;
         loop {
             self.drain_into(batch);
@@ -277,13 +295,13 @@ impl UsageReceiver {
 
     /// Adds the events that are queued now to a batch that is not full: billable
     /// events first, and the events of a thread in their order.
-    pub(crate) fn drain_into(&mut self, batch: &mut Vec<UsageEvent>) {
+    pub(crate) fn drain_into(&mut self, batch: &mut Vec<QueuedUsage>) {
         while !self.try_drain_into(batch) {}
     }
 
     /// False if draining must start again: older events were flushed in the
     /// meantime than those in the thread buffer.
-    fn try_drain_into(&mut self, batch: &mut Vec<UsageEvent>) -> bool {
+    fn try_drain_into(&mut self, batch: &mut Vec<QueuedUsage>) -> bool {
         let SharedQueue {
             shards, flushed, ..
         } = &*self.shared;
@@ -315,16 +333,16 @@ impl Drop for UsageReceiver {
     }
 }
 
-fn capacity_left(batch: &[UsageEvent]) -> usize {
+fn capacity_left(batch: &[QueuedUsage]) -> usize {
     UsageBatch::MAX_EVENTS.saturating_sub(batch.len())
 }
 
-fn take(queue: &mut VecDeque<UsageEvent>, batch: &mut Vec<UsageEvent>) {
+fn take(queue: &mut VecDeque<QueuedUsage>, batch: &mut Vec<QueuedUsage>) {
     let count = capacity_left(batch).min(queue.len());
     batch.extend(queue.drain(..count));
 }
 
-fn drain_shard(events: &mut Vec<UsageEvent>, batch: &mut Vec<UsageEvent>) {
+fn drain_shard(events: &mut Vec<QueuedUsage>, batch: &mut Vec<QueuedUsage>) {
     let count = capacity_left(batch).min(events.len());
     batch.extend(events.drain(..count));
 }
@@ -346,7 +364,7 @@ mod tests {
     use fastllm_contract::{PrincipalId, RefusalKind, UsageBatch, UsageEvent};
     use tokio::time::{Instant, timeout};
 
-    use super::{BILLABLE, FLUSH_SIZE, HIGH_MARK, REFUSED, UsageQueue, usage_queue};
+    use super::{BILLABLE, FLUSH_SIZE, HIGH_MARK, QueuedUsage, REFUSED, UsageQueue, usage_queue};
     use crate::control_plane::usage::fixture::event;
     use crate::telemetry::{DropReason, Metrics};
 
@@ -386,7 +404,7 @@ mod tests {
         let mut batch = Vec::new();
         receiver.drain_into(&mut batch);
         assert_eq!(batch.len(), UsageBatch::MAX_EVENTS);
-        assert!(batch.iter().all(|event| event.refusal.is_none()));
+        assert!(batch.iter().all(|usage| usage.event.refusal.is_none()));
         drop(receiver);
         queue.push(event(None));
         let text = String::from_utf8(metrics.render(None)).unwrap();
@@ -425,7 +443,7 @@ mod tests {
             let mut batch = Vec::new();
             let taken = timeout(TEST_TIMEOUT, receiver.take(&mut batch)).await;
             taken.unwrap_or_else(|_| panic!("the receiver was not woken at {next:?}"));
-            for event in batch {
+            for QueuedUsage { event, .. } in batch {
                 let thread = usize::try_from(event.principal_id.0).unwrap();
                 assert_eq!(event.duration_ms, Some(next[thread]));
                 next[thread] += 1;

@@ -1,10 +1,12 @@
 //! Batches in the form in which they are sent.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use fastllm_contract::{UsageBatch, UsageEvent};
+use fastllm_contract::{BudgetSettlement, UsageBatch};
+
+use super::queue::QueuedUsage;
 
 /// The maximum size in bytes of a batch with several events: half of what
 /// control accepts.
@@ -42,25 +44,34 @@ impl BatchIdentity {
     /// limited size. Returns how many events cannot be serialized.
     pub(super) fn seal(
         &mut self,
-        events: Vec<UsageEvent>,
+        events: Vec<QueuedUsage>,
         sealed: &mut VecDeque<SealedBatch>,
     ) -> u64 {
         let mut lost = 0;
         let mut left = vec![events];
-        while let Some(mut events) = left.pop() {
-            let count = events.len();
+        while let Some(usage) = left.pop() {
+            let count = usage.len();
             if count == 0 {
                 continue;
             }
+            let settled = settled(&usage);
+            let (events, settlements): (_, Vec<_>) = usage
+                .into_iter()
+                .map(|QueuedUsage { event, settlement }| (event, settlement))
+                .unzip();
             let batch = UsageBatch {
                 replica: self.replica.clone(),
                 boot_id: self.boot_id.to_string(),
                 sequence: self.sequence + 1,
-                events: std::mem::take(&mut events),
+                events,
+                settled: Some(settled),
             };
             match serde_json::to_vec(&batch) {
                 Ok(body) if body.len() > MAX_BATCH_BYTES && count > 1 => {
-                    let mut first = batch.events;
+                    let usage = batch.events.into_iter().zip(settlements);
+                    let mut first: Vec<_> = usage
+                        .map(|(event, settlement)| QueuedUsage { event, settlement })
+                        .collect();
                     let second = first.split_off(count / 2);
                     left.extend([second, first]);
                 }
@@ -81,6 +92,20 @@ impl BatchIdentity {
     }
 }
 
+/// The settled amounts of events, summed by budget and window.
+fn settled(usage: &[QueuedUsage]) -> Vec<BudgetSettlement> {
+    let mut sums: BTreeMap<_, BudgetSettlement> = BTreeMap::new();
+    for amounts in usage.iter().flat_map(|usage| usage.settlement.budgets()) {
+        sums.entry((amounts.budget, amounts.window_start))
+            .and_modify(|sum| {
+                sum.tokens.0 = sum.tokens.0.saturating_add(amounts.tokens.0);
+                sum.cost_micros.0 = sum.cost_micros.0.saturating_add(amounts.cost_micros.0);
+            })
+            .or_insert(amounts);
+    }
+    sums.into_values().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
@@ -94,6 +119,7 @@ mod tests {
     fn seal(events: Vec<UsageEvent>) -> Vec<UsageBatch> {
         let mut identity = BatchIdentity::new("pod-1".to_owned(), Arc::from("boot"));
         let mut sealed = VecDeque::new();
+        let events = events.into_iter().map(Into::into).collect();
         assert_eq!(identity.seal(events, &mut sealed), 0);
         let batches = sealed.iter().map(|sealed| {
             assert!(sealed.body.len() <= MAX_BATCH_BYTES);
