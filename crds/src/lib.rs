@@ -5,6 +5,7 @@
 //! the YAML under `config/crd`; a test compares the two.
 
 mod proxy;
+mod quantity;
 mod reference;
 mod schema;
 mod status;
@@ -14,6 +15,7 @@ pub use proxy::{
     Bootstrap, ControlPlane, FastllmProxy, FastllmProxySpec, GatewayPlane, ImagePullPolicy,
     LogFormat, Observability, default_image,
 };
+pub use quantity::quantity_nanos;
 pub use reference::SecretKeyRef;
 pub use status::{ConditionType, FastllmProxyStatus, Phase, Reason};
 pub use validate::{MAX_NAME_LENGTH, Violation, validate};
@@ -24,7 +26,17 @@ use kube::CustomResourceExt as _;
 /// The `CustomResourceDefinition` of [`FastllmProxy`].
 #[must_use]
 pub fn crd() -> CustomResourceDefinition {
-    FastllmProxy::crd()
+    let mut definition = FastllmProxy::crd();
+    let schemas = definition.spec.versions.iter_mut();
+    let schemas =
+        schemas.filter_map(|version| version.schema.as_mut()?.open_api_v3_schema.as_mut());
+    for schema in schemas {
+        // The field path of a rule must be part of the schema.
+        let name = schema::properties([("name", schema::of_type("string"))]);
+        let fields = schema.properties.get_or_insert_default();
+        fields.insert("metadata".to_owned(), name);
+    }
+    definition
 }
 
 /// [`crd`] as a YAML document.

@@ -36,8 +36,8 @@ use crate::status::FastllmProxyStatus;
     printcolumn(name = "Image", type_ = "string", json_path = ".status.observedImage", description = "Image of the ready gateway pods"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].reason", description = "Reason of the Ready condition", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("self.metadata.name.size() <= 53").message("metadata.name must have at most 53 characters, because the names of its objects (such as NAME-bootstrap) must have at most 63"),
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("metadata.name must start with a letter and contain only lowercase letters, digits and hyphens, because Services are named after it")
+    validation = Rule::new("self.metadata.name.size() <= 53").message("metadata.name must have at most 53 characters, because the names of its objects (such as NAME-bootstrap) must have at most 63").field_path(".metadata.name"),
+    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("metadata.name must start with a letter and contain only lowercase letters, digits and hyphens, because Services are named after it").field_path(".metadata.name")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct FastllmProxySpec {
@@ -45,7 +45,8 @@ pub struct FastllmProxySpec {
     /// in the resource on creation, so that an upgrade of the operator does not
     /// change it.
     #[serde(default = "default_image")]
-    #[x_kube(validation = Rule::new("self.size() > 0").message("image must not be empty"))]
+    #[schemars(length(max = "crate::schema::MAX_STRING"))]
+    #[x_kube(validation = Rule::new(crate::schema::IMAGE).message(crate::validate::IMAGE))]
     pub image: String,
 
     /// When the kubelet pulls the image.
@@ -54,7 +55,8 @@ pub struct FastllmProxySpec {
 
     /// Names of Secrets in the same namespace with registry credentials.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 32), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 256), inner(length(max = "crate::schema::MAX_STRING")), extend("x-kubernetes-list-type" = "set"))]
+    #[x_kube(validation = Rule::new("self.size() <= 32 && self.all(n, n.size() <= 253 && n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))").message(crate::validate::PULL_SECRETS))]
     pub image_pull_secrets: Vec<String>,
 
     /// Secret key with the URL of the Postgres database (postgres:// or postgresql://).
@@ -117,7 +119,8 @@ impl ImagePullPolicy {
 pub struct Bootstrap {
     /// Name of the account.
     #[serde(default = "default_principal")]
-    #[x_kube(validation = Rule::new("self.size() > 0").message("bootstrap.name must not be empty"))]
+    #[schemars(length(max = "crate::schema::MAX_STRING"))]
+    #[x_kube(validation = Rule::new(r"bytes(self).size() <= 128 && self.matches(r'^[^\p{Cc}\p{Z}]([^\p{Cc}]*[^\p{Cc}\p{Z}])?$')").message(crate::validate::ACCOUNT_NAME))]
     pub name: String,
     /// Secret key with the initial password. It is read once; the Secret may be
     /// deleted afterwards.
@@ -130,7 +133,7 @@ pub struct Bootstrap {
 pub struct ControlPlane {
     /// Number of pods, all of which are active. 0 stops the control plane.
     #[serde(default = "one")]
-    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("control.replicas must be between 0 and 10000"))]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message(crate::validate::REPLICAS))]
     pub replicas: i32,
     /// Resource requests and limits of a control plane pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -153,7 +156,7 @@ impl Default for ControlPlane {
 pub struct GatewayPlane {
     /// Number of pods. 0 stops the gateway.
     #[serde(default = "two")]
-    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message("proxy.replicas must be between 0 and 10000"))]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message(crate::validate::REPLICAS))]
     pub replicas: i32,
     /// Resource requests and limits of a gateway pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,7 +180,8 @@ pub struct Observability {
     /// Log level (`error`, `warn`, `info`, `debug` or `trace`), or a filter such as
     /// `info,fastllm_gateway=debug`.
     #[serde(default = "default_log_level")]
-    #[x_kube(validation = Rule::new("self.size() > 0").message("observability.logLevel must not be empty"))]
+    #[schemars(length(max = "crate::schema::MAX_STRING"))]
+    #[x_kube(validation = Rule::new("self.matches('^[ -~]+$') && self.size() <= 1024").message(crate::validate::LOG_LEVEL))]
     pub log_level: String,
     /// Format of log lines.
     #[serde(default)]

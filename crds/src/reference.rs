@@ -16,12 +16,12 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase")]
 pub struct SecretKeyRef {
     /// Name of the Secret.
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')").message("the name of the Secret must not be empty and must contain only lowercase letters, digits, hyphens and dots"))]
+    #[schemars(length(max = "crate::schema::MAX_STRING"))]
+    #[x_kube(validation = Rule::new("self.size() <= 253 && self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')").message(crate::validate::SECRET_NAME))]
     pub name: String,
     /// Key in the Secret's data.
-    #[schemars(length(max = 253))]
-    #[x_kube(validation = Rule::new("self.matches('^[-._a-zA-Z0-9]+$')").message("the key in the Secret must not be empty and must contain only letters, digits, hyphens, underscores and dots"))]
+    #[schemars(length(max = "crate::schema::MAX_STRING"))]
+    #[x_kube(validation = Rule::new("self.size() <= 253 && self != '.' && !self.startsWith('..') && self.matches('^[-._a-zA-Z0-9]+$')").message(crate::validate::SECRET_KEY))]
     pub key: String,
 }
 

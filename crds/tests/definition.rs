@@ -29,7 +29,7 @@ fn every_field_has_a_description() {
         if let Some(fields) = node.get("properties").and_then(Value::as_object) {
             for (name, field) in fields {
                 let path = format!("{path}.{name}");
-                if field.get("description").is_none() && path != ".metadata" {
+                if field.get("description").is_none() && !path.starts_with(".metadata") {
                     missing.push(path.clone());
                 }
                 walk(&path, field, missing);
@@ -42,6 +42,49 @@ fn every_field_has_a_description() {
     let mut missing = Vec::new();
     walk("", &schema(), &mut missing);
     assert_eq!(missing, Vec::<String>::new());
+}
+
+// A violated limit of the schema prevents the API server from evaluating any rule,
+// and its message then contains a line about that.
+#[test]
+fn the_limits_of_the_schema_are_above_those_of_the_rules() {
+    fn walk(path: &str, node: &Value, strict: &mut Vec<String>) {
+        for (limit, rule) in [("maxLength", 1024), ("maxItems", 32)] {
+            if node[limit].as_u64().is_some_and(|max| max <= rule) {
+                strict.push(format!("{path}: {limit}"));
+            }
+        }
+        for (name, field) in node["properties"].as_object().into_iter().flatten() {
+            walk(&format!("{path}.{name}"), field, strict);
+        }
+        if node.get("items").is_some() {
+            walk(&format!("{path}[]"), &node["items"], strict);
+        }
+    }
+    let mut strict = Vec::new();
+    walk("spec", &schema()["properties"]["spec"], &mut strict);
+    assert_eq!(strict, Vec::<String>::new());
+}
+
+#[test]
+fn every_string_has_a_rule_or_an_enum() {
+    fn walk(path: &str, node: &Value, free: &mut Vec<String>) {
+        let ruled = |node: &Value| {
+            node.get("enum").is_some() || node.get("x-kubernetes-validations").is_some()
+        };
+        if node["type"] == "string" && !ruled(node) {
+            free.push(path.to_owned());
+        }
+        for (name, field) in node["properties"].as_object().into_iter().flatten() {
+            walk(&format!("{path}.{name}"), field, free);
+        }
+        if node.get("items").is_some() && !ruled(node) {
+            walk(&format!("{path}[]"), &node["items"], free);
+        }
+    }
+    let mut free = Vec::new();
+    walk("spec", &schema()["properties"]["spec"], &mut free);
+    assert_eq!(free, Vec::<String>::new());
 }
 
 #[test]
@@ -74,7 +117,15 @@ fn the_crd_contains_the_rules_of_the_types() {
     );
     assert_eq!(
         rule(&spec["database"]["properties"]["key"]),
-        "self.matches('^[-._a-zA-Z0-9]+$')"
+        "self.size() <= 253 && self != '.' && !self.startsWith('..') \
+         && self.matches('^[-._a-zA-Z0-9]+$')"
+    );
+    assert_eq!(
+        spec["proxy"]["properties"]["resources"]["x-kubernetes-validations"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
     );
     assert_eq!(
         schema["x-kubernetes-validations"].as_array().unwrap().len(),

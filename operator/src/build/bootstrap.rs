@@ -23,7 +23,7 @@ pub fn bootstrap(context: BuildContext<'_>, admin: &Bootstrap) -> Job {
         command: Some(vec!["fastllm-control".to_owned()]),
         args: Some(vec![
             "set-password".to_owned(),
-            format!("--name={}", admin.name),
+            format!("--name={}", pod::argument(&admin.name)),
             "--create-only".to_owned(),
         ]),
         env: Some(vec![

@@ -26,6 +26,12 @@ pub(super) const SHUTDOWN_DELAY: u32 = 5;
 /// Maximum seconds that requests in flight may take during shutdown.
 pub(super) const SHUTDOWN_GRACE: u32 = 25;
 
+/// Escapes an argument, in which the kubelet would otherwise replace `$(NAME)` by
+/// the value of a variable, such as one from a Secret.
+pub(super) fn argument(text: &str) -> String {
+    text.replace('$', "$$")
+}
+
 /// An environment variable with a literal value.
 pub(super) fn literal(name: &str, value: String) -> EnvVar {
     EnvVar {
@@ -55,7 +61,7 @@ pub(super) fn from_secret(name: &str, reference: &fastllm_crds::SecretKeyRef) ->
 pub(super) fn log_args(context: BuildContext<'_>) -> [String; 2] {
     let logs = &context.proxy.spec.observability;
     [
-        format!("--log={}", logs.log_level),
+        format!("--log={}", argument(&logs.log_level)),
         format!("--log-format={}", logs.log_format.as_str()),
     ]
 }

@@ -98,6 +98,23 @@ fn the_bootstrap_job_has_a_deadline() {
 }
 
 #[test]
+fn variables_are_not_expanded_in_arguments() {
+    let mut cluster = FakeCluster::new();
+    cluster.edit(|spec| {
+        spec.bootstrap.as_mut().unwrap().name = "$(FASTLLM_DATABASE_URL)".to_owned();
+        spec.observability.log_level = "$(FASTLLM_PROXY_TOKEN)".to_owned();
+    });
+    let mut arguments = Vec::new();
+    for pod in pods(&cluster) {
+        for container in pod.containers {
+            arguments.extend(container.args.unwrap_or_default());
+        }
+    }
+    assert!(arguments.contains(&"--name=$$(FASTLLM_DATABASE_URL)".to_owned()));
+    assert!(arguments.contains(&"--log=$$(FASTLLM_PROXY_TOKEN)".to_owned()));
+}
+
+#[test]
 fn no_manifest_contains_a_secret_value() {
     for object in all(&FakeCluster::new()) {
         let text = object.to_json().to_string();

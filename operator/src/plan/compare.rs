@@ -1,5 +1,6 @@
 //! Comparison of a live object with a manifest.
 
+use fastllm_crds::quantity_nanos;
 use serde_json::Value;
 
 /// Whether `live` contains every member of `desired` with the same value. Additional
@@ -39,36 +40,5 @@ fn covers_list(live: &[Value], desired: &[Value]) -> bool {
 
 /// The API server normalizes quantities: `0.5` becomes `500m`.
 fn same_quantity(a: &str, b: &str) -> bool {
-    a == b || matches!((nano(a), nano(b)), (Some(a), Some(b)) if a == b)
-}
-
-/// Parses a quantity into billionths.
-fn nano(text: &str) -> Option<i128> {
-    let end = text
-        .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')))
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let digits = format!("{whole}{fraction}").parse::<i128>().ok()?;
-    let scale = match suffix {
-        "" => 1_000_000_000,
-        "n" => 1,
-        "u" => 1_000,
-        "m" => 1_000_000,
-        "k" => 1_000_000_000_000,
-        _ => large(suffix)?.checked_mul(1_000_000_000)?,
-    };
-    let divisor = 10_i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-    Some(digits.checked_mul(scale)? / divisor)
-}
-
-fn large(suffix: &str) -> Option<i128> {
-    let power = |letter: &str| u32::try_from(1 + "KMGTPE".find(letter)?).ok();
-    if let Some(letter) = suffix.strip_suffix('i') {
-        return 1024_i128.checked_pow(power(letter)?);
-    }
-    match suffix.strip_prefix(['e', 'E']).filter(|e| !e.is_empty()) {
-        Some(exponent) => 10_i128.checked_pow(exponent.parse().ok()?),
-        None => 1000_i128.checked_pow(power(suffix)?),
-    }
+    a == b || matches!((quantity_nanos(a), quantity_nanos(b)), (Some(a), Some(b)) if a == b)
 }
