@@ -75,6 +75,9 @@ async fn usage_events_can_be_filtered_by_key_and_metadata() {
         ("metadata={\"job\":\"nightly\"}".to_owned(), vec![1, 0]),
         ("metadata={\"job\":\"nightly\",\"n\":1}".to_owned(), vec![0]),
         ("metadata={\"n\":\"1\"}".to_owned(), vec![1]),
+        ("metadata={\"n\":1.0}".to_owned(), vec![0]),
+        ("metadata={\"n\":true}".to_owned(), vec![]),
+        ("metadata={\"tags\":\"x\"}".to_owned(), vec![]),
         ("metadata={}".to_owned(), vec![2, 1, 0]),
         ("metadata={\"tags\":[\"team:search\"]}".to_owned(), vec![2]),
         ("metadata={\"tags\":[\"team:other\"]}".to_owned(), vec![]),
@@ -253,6 +256,74 @@ async fn a_request_counts_in_the_group_of_each_text_of_a_list() {
         json!([["nightly", 3], [null, 2], ["team:search", 1]])
     );
     assert_eq!(counts(&name).await, json!([[null, 4], ["x", 1]]));
+}
+
+/// Numbers that are equal are one value.
+#[tokio::test]
+async fn groups_of_metadata_keep_types_apart() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let prices =
+        json!({ "name": "m", "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 0 });
+    root.post("/admin/models", prices).await;
+    let values = [
+        json!(42),
+        json!("42"),
+        json!(42.0),
+        json!(["42", "true", "42"]),
+        json!(true),
+        json!("true"),
+        json!(null),
+        json!("null"),
+        json!(""),
+        json!(0.5),
+        json!(-1e300),
+        json!([]),
+    ];
+    let event = |(n, value): (usize, &Value)| {
+        let tokens = 1000 << n;
+        let metadata = json!({ "v": value, "other": 42 });
+        with(
+            "m",
+            json!({ "prompt_tokens": tokens, "metadata": metadata }),
+        )
+    };
+    let mut events: Vec<_> = values.iter().enumerate().map(event).collect();
+    events.push(with("m", json!({ "prompt_tokens": 1000 << 12 })));
+    let count = events.len() as u64;
+    assert_eq!(
+        send(&control, &batch(1, &events)).await,
+        reply(count, 0, false)
+    );
+    let rows = root.get("/admin/usage?group_by=metadata:v").await;
+    let mut found: Vec<_> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| {
+            let sum = row["prompt_tokens"].as_i64().unwrap() / 1000;
+            assert_eq!(row["cost_micros"], sum * 1000);
+            (row["key"].clone(), row["value"].clone(), sum)
+        })
+        .collect();
+    found.sort_by_key(|(_, _, sum)| *sum);
+    let huge = format!("-1{}", "0".repeat(300));
+    assert_eq!(
+        found,
+        [
+            (json!("42"), json!(42), 0b101),
+            (json!("42"), json!("42"), 0b1010),
+            (json!("true"), json!(true), 0b1_0000),
+            (json!("true"), json!("true"), 0b10_1000),
+            (json!("null"), json!("null"), 0b1000_0000),
+            (json!(""), json!(""), 0b1_0000_0000),
+            (json!("0.5"), json!(0.5), 0b10_0000_0000),
+            (json!(huge), json!(-1e300), 0b100_0000_0000),
+            (Value::Null, Value::Null, 0b1_1000_0100_0000),
+        ]
+    );
+    let by_model = root.get("/admin/usage").await;
+    assert_eq!(by_model[0]["value"], Value::Null);
 }
 
 #[tokio::test]

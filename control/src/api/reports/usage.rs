@@ -103,8 +103,9 @@ pub(crate) struct EventParams {
     /// Return only requests to this model.
     model: Option<String>,
     /// Return only requests whose metadata contains all members of this JSON object, such
-    /// as `{"job":"nightly"}`; lists have to contain all texts, such as
-    /// `{"tags":["team:search"]}`.
+    /// as `{"job":"nightly"}`. The JSON type counts: `{"batch":42}` does not match the
+    /// string "42", nor `{"batch":"42"}` the number. Lists have to contain all texts, such
+    /// as `{"tags":["team:search"]}`.
     metadata: Option<String>,
 }
 
@@ -153,6 +154,10 @@ view! {
         /// The name of the model, principal, key, team, ...; the ID of a deleted key or
         /// team; `null` for the requests that have none.
         key: Option<String>,
+        /// The value of the member in its type, for `metadata:NAME`: the number 42 and
+        /// the string "42" are two groups, although both have the key `42`. `null` for
+        /// the requests that have none.
+        value: Option<serde_json::Value>,
         /// The ID of the principal, key or team.
         id: Option<i64>,
         requests: i64,
@@ -173,8 +178,8 @@ view! {
 #[into_params(parameter_in = Query)]
 pub(crate) struct TotalParams {
     /// `model` (the default), `principal`, `day` (UTC), `virtual_model`, `key`,
-    /// `team`, `endpoint`, or `metadata:NAME` for a member of the metadata. If its
-    /// value is a list, a request counts in the group of each text.
+    /// `team`, `endpoint`, or `metadata:NAME` for a member of the metadata, by type and
+    /// value. If its value is a list, a request counts in the group of each text.
     group_by: Option<String>,
     /// Start of the period, inclusive (RFC 3339).
     #[param(value_type = Option<String>, format = DateTime)]

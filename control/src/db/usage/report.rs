@@ -15,8 +15,8 @@ pub(crate) enum Grouping {
     Key,
     Team,
     Endpoint,
-    /// The value of one member of the metadata. An event counts once for each
-    /// distinct text of a list.
+    /// The value of one member of the metadata, by type and value. An event counts
+    /// once for each distinct text of a list.
     Metadata(String),
 }
 
@@ -39,6 +39,8 @@ impl Grouping {
 pub(crate) struct UsageTotal {
     /// The name of the group; `None` for events without a value.
     pub(crate) key: Option<String>,
+    /// The value of the metadata in its type.
+    pub(crate) value: Option<serde_json::Value>,
     /// Of the principal, key or team.
     pub(crate) id: Option<i64>,
     pub(crate) requests: i64,
@@ -69,10 +71,8 @@ pub(crate) async fn totals(
                       CASE $1 WHEN 'model' THEN model WHEN 'virtual_model' THEN requested_model
                               WHEN 'endpoint' THEN endpoint
                               WHEN 'day' THEN to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD')
-                              WHEN 'metadata' THEN
-                                  CASE jsonb_typeof(metadata -> $2::text)
-                                  WHEN 'array' THEN list.item
-                                  ELSE metadata ->> $2::text END END AS name,
+                              WHEN 'metadata' THEN member.value #>> '{}' END AS name,
+                      member.value,
                       count(*) AS requests,
                       least(sum(prompt_tokens), 9223372036854775807)::bigint AS prompt_tokens,
                       least(sum(completion_tokens), 9223372036854775807)::bigint
@@ -83,22 +83,28 @@ pub(crate) async fn totals(
                           AS saved_cost_micros,
                       count(*) FILTER (WHERE cost_micros IS NULL) AS unpriced_requests
                  FROM usage_events
+                 -- Equal numbers are one value however they are written; a number
+                 -- and its text are two.
                  LEFT JOIN LATERAL (
-                          SELECT DISTINCT item
-                            FROM jsonb_array_elements_text(
+                          SELECT DISTINCT
+                                 CASE jsonb_typeof(item)
+                                 WHEN 'number' THEN to_jsonb(trim_scale((item #>> '{}')::numeric))
+                                 WHEN 'null' THEN NULL ELSE item END AS value
+                            FROM jsonb_array_elements(
                                      CASE jsonb_typeof(metadata -> $2::text) WHEN 'array'
-                                     THEN metadata -> $2::text END) AS item) AS list
-                      ON $1 = 'metadata'
+                                     THEN metadata -> $2::text
+                                     ELSE jsonb_build_array(metadata -> $2::text) END) AS item)
+                          AS member ON $1 = 'metadata'
                 WHERE at >= coalesce($3::timestamptz, '-infinity')
                   AND at < coalesce($4::timestamptz, 'infinity')
-                GROUP BY 1, 2
-                ORDER BY cost_micros DESC, requests DESC, 1, 2
+                GROUP BY 1, 2, 3
+                ORDER BY cost_micros DESC, requests DESC, 1, 2, 3
                 LIMIT $5)
            SELECT CASE $1 WHEN 'principal' THEN coalesce(p.name, f.name)
                           WHEN 'key' THEN coalesce(k.name, s.id::text)
                           WHEN 'team' THEN coalesce(t.name, s.id::text)
                           ELSE s.name END AS key,
-                  s.id, s.requests AS "requests!", s.prompt_tokens AS "prompt_tokens!",
+                  s.value, s.id, s.requests AS "requests!", s.prompt_tokens AS "prompt_tokens!",
                   s.completion_tokens AS "completion_tokens!", s.cost_micros AS "cost_micros!",
                   s.saved_cost_micros AS "saved_cost_micros!",
                   s.unpriced_requests AS "unpriced_requests!"
@@ -107,7 +113,7 @@ pub(crate) async fn totals(
              LEFT JOIN former_principals AS f ON $1 = 'principal' AND f.id = s.id
              LEFT JOIN api_keys AS k ON $1 = 'key' AND k.id = s.id
              LEFT JOIN teams AS t ON $1 = 'team' AND t.id = s.id
-            ORDER BY s.cost_micros DESC, s.requests DESC, s.id, s.name"#,
+            ORDER BY s.cost_micros DESC, s.requests DESC, s.id, s.name, s.value"#,
         kind,
         member,
         since,
