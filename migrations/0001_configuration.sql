@@ -77,7 +77,8 @@ CREATE TABLE role_permissions (
     resource text NOT NULL,
     PRIMARY KEY (role_id, verb, resource),
     CHECK (
-        (verb IN ('usage:read', 'key:create', 'key:revoke', 'config:write') AND resource = '*')
+        (verb IN ('usage:read', 'key:create', 'key:revoke', 'config:write', 'password:set')
+            AND resource = '*')
         OR (verb = 'model:invoke' AND resource LIKE 'model/_%')
         OR (verb = 'mcp:invoke' AND resource LIKE 'mcp/_%')
         OR (verb = 'agent:invoke' AND resource LIKE 'agent/_%')
@@ -248,6 +249,8 @@ INSERT INTO role_permissions (role_id, verb, resource)
 SELECT id, verb, '*' FROM roles,
        unnest(ARRAY['usage:read', 'key:create', 'key:revoke', 'config:write']) AS verb
  WHERE name IN ('admin', 'operator');
+INSERT INTO role_permissions (role_id, verb, resource)
+SELECT id, 'password:set', '*' FROM roles WHERE name = 'admin';
 INSERT INTO role_permissions (role_id, verb, resource)
 SELECT id, 'model:invoke', 'model/*' FROM roles WHERE name IN ('admin', 'inference');
 INSERT INTO role_permissions (role_id, verb, resource)

@@ -148,6 +148,25 @@ pub(crate) async fn remove_role(
     Ok(done.rows_affected() > 0)
 }
 
+/// The permissions that its roles grant, with their resources.
+pub(crate) async fn permissions(
+    connection: &mut PgConnection,
+    id: i64,
+) -> Result<Vec<(String, String)>, DbError> {
+    let rows = sqlx::query!(
+        "SELECT DISTINCT g.verb, g.resource FROM principal_roles AS h \
+           JOIN role_permissions AS g ON g.role_id = h.role_id \
+          WHERE h.principal_id = $1 ORDER BY g.verb, g.resource",
+        id,
+    )
+    .fetch_all(connection)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| (row.verb, row.resource))
+        .collect())
+}
+
 /// Whether one of its roles grants `config:write`.
 pub(crate) async fn can_configure(connection: &mut PgConnection, id: i64) -> Result<bool, DbError> {
     let found = sqlx::query_scalar!(

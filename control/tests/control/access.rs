@@ -187,7 +187,7 @@ async fn each_permission_grants_only_its_routes() {
     );
 
     let clerk = control.session("clerk", PASSWORD).await;
-    let (key, _) = clerk.key("made by a clerk", 1).await;
+    let (key, _) = clerk.key("made by a clerk", clerk_id).await;
     assert_eq!(clerk.delete(&format!("/admin/keys/{key}")).await.0, 403);
     assert_eq!(
         clerk.post("/admin/models", json!({ "name": "m" })).await.0,

@@ -65,7 +65,7 @@ async fn a_bad_event_is_rejected_and_the_others_are_stored() {
         rejected,
         json!([
             ["prompt_tokens cannot be read", null, "object"],
-            [". cannot be read", null, "null"],
+            ["the event is not an object", null, "null"],
             ["invalid value (unlucky)", "r-13", "object"],
         ])
     );

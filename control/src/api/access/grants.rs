@@ -7,7 +7,7 @@ use crate::api::framework::ApiError;
 /// Checks that a permission exists and can be granted on the resource.
 pub(crate) fn permission(verb: &str, resource: &str) -> Result<(), ApiError> {
     let prefix = match verb {
-        "usage:read" | "key:create" | "key:revoke" | "config:write" => {
+        "usage:read" | "key:create" | "key:revoke" | "config:write" | "password:set" => {
             return if resource == "*" {
                 Ok(())
             } else {
@@ -24,7 +24,7 @@ pub(crate) fn permission(verb: &str, resource: &str) -> Result<(), ApiError> {
             return Err(ApiError::invalid(
                 "verb",
                 "verb must be one of usage:read, key:create, key:revoke, config:write, \
-                 model:invoke, mcp:invoke, agent:invoke",
+                 password:set, model:invoke, mcp:invoke, agent:invoke",
             ));
         }
     };

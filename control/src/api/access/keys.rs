@@ -13,8 +13,8 @@ use utoipa_axum::routes;
 
 use crate::api::framework::fields::resource;
 use crate::api::framework::{
-    ApiError, Caller, Json, Path, Permission, Query, Resource, Update, checks, page,
-    require_permission, resource,
+    ApiError, Caller, Json, Path, Permission, Query, Resource, checks, page, require_permission,
+    resource,
 };
 use crate::app::AppState;
 use crate::clock;
@@ -119,19 +119,6 @@ impl Resource for KeyView {
     }
 }
 
-impl Update for KeyView {
-    type Patch = KeyPatch;
-
-    async fn update(
-        connection: &mut PgConnection,
-        mut row: KeyRow,
-        patch: KeyPatch,
-    ) -> Result<(), ApiError> {
-        patch.change(&mut row)?;
-        Ok(keys::update(connection, &row).await?)
-    }
-}
-
 fn expiry(text: &str) -> Result<OffsetDateTime, ApiError> {
     in_the_future(checks::time("expires_at", text)?)
 }
@@ -163,7 +150,8 @@ async fn get(State(app): State<AppState>, Path(id): Path<i64>) -> Result<Json<Ke
 
 /// Create a key
 ///
-/// The response is the only place where the secret is ever returned.
+/// The response is the only place where the secret is ever returned. A key of another
+/// principal requires all permissions of that principal.
 #[utoipa::path(post, path = "/admin/keys", tag = "keys", request_body = KeyRequest,
     responses((status = 200, body = CreatedKey, description = "The key and its secret.")))]
 async fn create(
@@ -196,7 +184,8 @@ async fn create(
             DbError::NotFound => ApiError::invalid("principal_id", "there is no such principal"),
             other => other.into(),
         })?;
-    let id = keys::insert(connection, &hash, &row).await?;
+    change.require_all_of(row.principal_id).await?;
+    let id = keys::insert(change.connection(), &hash, &row).await?;
     resource::created::<KeyView>(change, id).await?;
     Ok(Json(CreatedKey {
         id,
@@ -207,7 +196,8 @@ async fn create(
 
 /// Update a key
 ///
-/// Changes the name or the expiry, or disables the key.
+/// Changes the name or the expiry, or disables the key. To enable the key of another
+/// principal or to postpone its expiry requires all permissions of that principal.
 #[utoipa::path(patch, path = "/admin/keys/{id}", tag = "keys", params(("id" = i64, Path, description = "ID of the key")),
     request_body = KeyPatch, responses((status = 204, description = "The key has been updated.")))]
 async fn update(
@@ -215,7 +205,15 @@ async fn update(
     Path(id): Path<i64>,
     Json(patch): Json<KeyPatch>,
 ) -> Result<StatusCode, ApiError> {
-    resource::update::<KeyView>(caller, id, patch).await
+    let mut change = caller.begin_change().await?;
+    let row = KeyView::row(change.connection(), id).await?;
+    let mut changed = row.clone();
+    patch.change(&mut changed)?;
+    if is_longer_valid(&row, &changed) {
+        change.require_all_of(row.principal_id).await?;
+    }
+    keys::update(change.connection(), &changed).await?;
+    resource::changed(change, "update", &KeyView::from(row)).await
 }
 
 /// Revoke a key
@@ -231,6 +229,12 @@ async fn revoke(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiEr
     row.disabled = true;
     keys::update(connection, &row).await?;
     resource::changed(change, "revoke", &before).await
+}
+
+/// Whether a change makes a key valid, or valid for longer.
+fn is_longer_valid(before: &KeyRow, after: &KeyRow) -> bool {
+    let expires = |row: &KeyRow| row.expires_at.map_or((true, None), |at| (false, Some(at)));
+    (before.disabled && !after.disabled) || expires(after) > expires(before)
 }
 
 /// Checks that a key expires in the future.

@@ -263,7 +263,8 @@ async fn create(
 
 /// Update a principal
 ///
-/// Disabling a principal ends its sessions; gateways reject its keys.
+/// Disabling a principal ends its sessions; gateways reject its keys. Enabling it
+/// requires all permissions that its roles grant.
 #[utoipa::path(patch, path = "/admin/principals/{id}", tag = "principals",
     params(("id" = i64, Path, description = "ID of the principal")), request_body = PrincipalPatch,
     responses((status = 204, description = "The principal has been updated."),
@@ -273,7 +274,12 @@ async fn update(
     Path(id): Path<i64>,
     Json(patch): Json<PrincipalPatch>,
 ) -> Result<StatusCode, ApiError> {
-    resource::update::<PrincipalView>(caller, id, patch).await
+    let mut change = caller.begin_change().await?;
+    let row = PrincipalView::row(change.connection(), id).await?;
+    if row.disabled && patch.disabled == Some(false) {
+        change.require_all_of(id).await?;
+    }
+    resource::update_row::<PrincipalView>(change, row, patch).await
 }
 
 /// Delete a principal
@@ -288,7 +294,8 @@ async fn delete(caller: Caller, Path(id): Path<i64>) -> Result<StatusCode, ApiEr
 
 /// Assign a role to a principal
 ///
-/// Assigning a role that the principal already has changes nothing.
+/// Assigning a role that the principal already has changes nothing. The caller must have
+/// all permissions of the role.
 #[utoipa::path(post, path = "/admin/principals/{id}/roles", tag = "principals",
     params(("id" = i64, Path, description = "ID of the principal")), request_body = RoleGrant,
     responses((status = 204, description = "The principal has the role.")))]
@@ -302,6 +309,7 @@ async fn add_role(
     let role = roles::find(change.connection(), &grant.role)
         .await
         .map_err(ApiError::of_row("role"))?;
+    change.require_held(&role.permissions).await?;
     principals::add_role(change.connection(), id, role.id).await?;
     let detail = AuditDetail::new("principal.role.add")
         .id(id)
@@ -332,7 +340,8 @@ async fn remove_role(
 
 /// Set the password of a principal
 ///
-/// Makes the principal a user and ends its sessions.
+/// Makes the principal a user and ends its sessions. The password of another principal
+/// requires `password:set` as well, and all permissions of that principal.
 #[utoipa::path(put, path = "/admin/principals/{id}/password", tag = "principals",
     params(("id" = i64, Path, description = "ID of the principal")), request_body = NewPassword,
     responses((status = 204, description = "The password has been set."),
@@ -348,6 +357,10 @@ async fn set_password(
     let slot = app.passwords.slot().await.ok_or_else(ApiError::busy)?;
     let hash = app.passwords.hash(slot, password).await?;
     let mut change = caller.begin_change().await?;
+    if id != change.caller() {
+        change.require(Permission::PasswordSet).await?;
+    }
+    change.require_all_of(id).await?;
     let ended = principals::set_password(change.connection(), id, &hash)
         .await
         .map_err(ApiError::of_row("principal"))?;

@@ -78,10 +78,10 @@ pub(crate) struct CreatedRole {
 #[serde(deny_unknown_fields)]
 #[schema(as = Permission)]
 pub(crate) struct PermissionGrant {
-    /// `usage:read`, `key:create`, `key:revoke`, `config:write`,
+    /// `usage:read`, `key:create`, `key:revoke`, `config:write`, `password:set`,
     /// `model:invoke`, `mcp:invoke` or `agent:invoke`.
     verb: String,
-    /// `*` for the first four; `model/NAME`, `model/PREFIX*` or `model/*` for
+    /// `*` for the first five; `model/NAME`, `model/PREFIX*` or `model/*` for
     /// `model:invoke`, and likewise with `mcp/` and `agent/`.
     #[serde(default = "everything")]
     resource: String,
@@ -225,7 +225,8 @@ async fn delete(caller: Caller, Path(name): Path<String>) -> Result<StatusCode, 
 
 /// Add a permission to a role
 ///
-/// Adding a permission that the role already has changes nothing.
+/// Adding a permission that the role already has changes nothing. The caller must have the
+/// permission.
 #[utoipa::path(post, path = "/admin/roles/{name}/permissions", tag = "roles",
     params(("name" = String, Path, description = "Name of the role")), request_body = PermissionGrant,
     responses((status = 204, description = "The role has the permission.")))]
@@ -237,6 +238,9 @@ async fn grant(
     grants::permission(&verb, &resource)?;
     let mut change = caller.begin_change().await?;
     let role = named(change.connection(), &name).await?;
+    change
+        .require_held(&[(verb.clone(), resource.clone())])
+        .await?;
     roles::grant(change.connection(), role.id, &verb, &resource).await?;
     let detail = AuditDetail::new("role.grant")
         .id(role.id)

@@ -138,6 +138,14 @@ impl ApiError {
         Self::new(ErrorCode::InvalidValue, message).with_field(field)
     }
 
+    /// 403: the caller lacks this permission.
+    pub(crate) fn permission_denied(permission: &str) -> Self {
+        Self::new(
+            ErrorCode::PermissionDenied,
+            format!("this requires the permission {permission}"),
+        )
+    }
+
     /// 401.
     pub(crate) fn unauthenticated(message: &str) -> Self {
         Self::new(ErrorCode::Unauthenticated, message)

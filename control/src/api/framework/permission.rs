@@ -39,6 +39,7 @@ pub(crate) enum Permission {
     KeyCreate,
     KeyRevoke,
     ConfigWrite,
+    PasswordSet,
 }
 
 impl Permission {
@@ -49,6 +50,7 @@ impl Permission {
             Self::KeyCreate => "key:create",
             Self::KeyRevoke => "key:revoke",
             Self::ConfigWrite => "config:write",
+            Self::PasswordSet => "password:set",
         }
     }
 }
@@ -72,8 +74,8 @@ impl Caller {
     pub(crate) async fn begin_change(self) -> Result<Edit, ApiError> {
         let Self { app, actor, claim } = self;
         let mut change = Change::begin(&app.db, actor).await?;
-        claim.check(change.connection()).await?;
-        Ok(Edit::new(app, change))
+        let session = claim.check(change.connection()).await?;
+        Ok(Edit::new(app, change, session.principal_id))
     }
 }
 
@@ -101,10 +103,7 @@ impl Claim {
                 permission,
                 "permission denied"
             );
-            return Err(ApiError::new(
-                ErrorCode::PermissionDenied,
-                format!("this requires the permission {permission}"),
-            ));
+            return Err(ApiError::permission_denied(permission));
         }
         Ok(session)
     }
