@@ -15,8 +15,9 @@ pub(crate) enum Grouping {
     Key,
     Team,
     Endpoint,
-    /// The value of one member of the metadata, by type and value. An event counts
-    /// once for each distinct text of a list.
+    /// The value of one member of the metadata. Equal numbers are one value however
+    /// they are written; a number and its text are two. An event counts once for each
+    /// distinct text of a list.
     Metadata(String),
 }
 
@@ -83,11 +84,8 @@ pub(crate) async fn totals(
                           AS saved_cost_micros,
                       count(*) FILTER (WHERE cost_micros IS NULL) AS unpriced_requests
                  FROM usage_events
-                 -- Equal numbers are one value however they are written; a number
-                 -- and its text are two.
                  LEFT JOIN LATERAL (
-                          SELECT DISTINCT
-                                 CASE jsonb_typeof(item)
+                          SELECT DISTINCT CASE jsonb_typeof(item)
                                  WHEN 'number' THEN to_jsonb(trim_scale((item #>> '{}')::numeric))
                                  WHEN 'null' THEN NULL ELSE item END AS value
                             FROM jsonb_array_elements(
