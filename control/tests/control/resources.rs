@@ -151,6 +151,23 @@ const REFUSED: &str = r#"
 /admin/keys | {"name": "k", "principal_id": 1, "expires_at": "9999-12-31T23:59:59-23:00"} | invalid_value expires_at
 /admin/keys | {"name": "k", "principal_id": -9223372036854775808} | invalid_value principal_id
 /admin/principals | {"name": "p", "kind": "robot"} | invalid_value kind
+/admin/principals | {"name": ""} | invalid_value name
+/admin/principals | {"name": "p "} | invalid_value name
+/admin/principals | {"name": "p\u200b"} | invalid_value name
+/admin/principals | {"name": "p\u202eq"} | invalid_value name
+/admin/principals | {"name": "p", "email": ""} | invalid_value email
+/admin/principals | {"name": "p", "email": "p"} | invalid_value email
+/admin/principals | {"name": "p", "email": "@example.com"} | invalid_value email
+/admin/principals | {"name": "p", "email": "p@"} | invalid_value email
+/admin/principals | {"name": "p", "email": "p@a..b"} | invalid_value email
+/admin/principals | {"name": "p", "email": "p q@example.com"} | invalid_value email
+/admin/principals | {"name": "p", "email": "p@q@example.com"} | invalid_value email
+/admin/principals | {"name": "p", "email": "p@example.com\n"} | invalid_value email
+/admin/teams | {"name": "\u2066t"} | invalid_value name
+/admin/keys | {"name": "", "principal_id": 1} | invalid_value name
+/admin/roles | {"name": "."} | invalid_value name
+/admin/roles | {"name": ".."} | invalid_value name
+/admin/roles | {"name": "a\\b"} | invalid_value name
 /admin/roles | {"name": "a/b"} | invalid_value name
 /admin/roles/admin/permissions | {"verb": "all"} | invalid_value verb
 /admin/roles/admin/permissions | {"verb": "model:invoke"} | invalid_value resource

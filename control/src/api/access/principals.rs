@@ -68,7 +68,7 @@ resource! {
         name: create_only String,
         #[serde(default)]
         kind: create_only PrincipalKind,
-        email: nullable String => checks::text,
+        email: nullable String => checks::email,
         @view {
             /// A disabled principal cannot log in, and gateways reject its keys.
         }

@@ -275,10 +275,10 @@ async fn revoke(
 
 /// Checks the name of a role, which is part of paths.
 fn role_name(text: String) -> Result<String, ApiError> {
-    if text.contains(['/', '%', '?', '#']) {
+    if text.contains(['/', '\\', '%', '?', '#']) || text == "." || text == ".." {
         return Err(ApiError::invalid(
             "name",
-            "a role's name must not contain / % ? #",
+            "a role's name must not contain / \\ % ? # or be . or ..",
         ));
     }
     checks::name("name", text)

@@ -8,6 +8,8 @@ use time::{OffsetDateTime, UtcOffset};
 use super::error::ApiError;
 
 const MAX_NAME: usize = 128;
+/// The maximum length of an email address in SMTP, in bytes.
+const MAX_EMAIL: usize = 254;
 pub(crate) const MAX_TEXT: usize = 2048;
 
 /// Names of principals, roles and keys.
@@ -18,16 +20,45 @@ pub(crate) fn name(field: &str, text: String) -> Result<String, ApiError> {
             format!("{field} must have 1 to {MAX_NAME} bytes"),
         ));
     }
-    if text.trim() != text || text.chars().any(char::is_control) {
+    if text.trim() != text || text.chars().any(|it| it.is_control() || is_invisible(it)) {
         return Err(ApiError::invalid(
             field,
-            format!("{field} must not begin or end with a space or contain control characters"),
+            format!(
+                "{field} must not begin or end with a space or contain control characters or \
+                 invisible ones"
+            ),
         ));
     }
     Ok(text)
 }
 
-/// Free text, such as descriptions and email addresses.
+/// Whether a character has no width or changes the direction of text, so that two
+/// names could look the same.
+fn is_invisible(character: char) -> bool {
+    matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// An email address, by its form only.
+pub(crate) fn email(field: &str, text: String) -> Result<String, ApiError> {
+    let is_part = |part: &str| {
+        let is_odd = |it: char| it.is_control() || it.is_whitespace() || is_invisible(it);
+        !part.is_empty() && !part.contains(is_odd)
+    };
+    let is_address = text.rsplit_once('@').is_some_and(|(mailbox, domain)| {
+        let labels = domain.split('.').all(|label| !label.is_empty());
+        is_part(mailbox) && is_part(domain) && !mailbox.contains('@') && labels
+    });
+    if !is_address || text.len() > MAX_EMAIL {
+        return Err(ApiError::invalid(
+            field,
+            format!("{field} must be an address like name@example.com; null clears it"),
+        ));
+    }
+    Ok(text)
+}
+
+/// Free text, such as descriptions.
 pub(crate) fn text(field: &str, value: String) -> Result<String, ApiError> {
     if value.len() > MAX_TEXT {
         return Err(ApiError::invalid(
