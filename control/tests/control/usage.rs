@@ -266,62 +266,56 @@ async fn groups_of_metadata_keep_types_apart() {
     let prices =
         json!({ "name": "m", "input_price_per_mtok": 1_000_000, "output_price_per_mtok": 0 });
     root.post("/admin/models", prices).await;
-    let values = [
-        json!(42),
-        json!("42"),
-        json!(42.0),
-        json!(["42", "true", "42"]),
-        json!(true),
-        json!("true"),
-        json!(null),
-        json!("null"),
-        json!(""),
-        json!(0.5),
-        json!(-1e300),
-        json!([]),
-    ];
+    let values = json!([
+        42,
+        "42",
+        42.0,
+        ["42", "true", "42"],
+        true,
+        "true",
+        null,
+        "null",
+        "",
+        0.5,
+        -1e300,
+        []
+    ]);
+    // The prompts are powers of two, so that a sum names its events.
     let event = |(n, value): (usize, &Value)| {
-        let tokens = 1000 << n;
         let metadata = json!({ "v": value, "other": 42 });
         with(
             "m",
-            json!({ "prompt_tokens": tokens, "metadata": metadata }),
+            json!({ "prompt_tokens": 1 << n, "metadata": metadata }),
         )
     };
+    let values = values.as_array().unwrap();
     let mut events: Vec<_> = values.iter().enumerate().map(event).collect();
-    events.push(with("m", json!({ "prompt_tokens": 1000 << 12 })));
-    let count = events.len() as u64;
+    events.push(with("m", json!({ "prompt_tokens": 1 << 12 })));
     assert_eq!(
         send(&control, &batch(1, &events)).await,
-        reply(count, 0, false)
+        reply(13, 0, false)
     );
     let rows = root.get("/admin/usage?group_by=metadata:v").await;
-    let mut found: Vec<_> = rows
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|row| {
-            let sum = row["prompt_tokens"].as_i64().unwrap() / 1000;
-            assert_eq!(row["cost_micros"], sum * 1000);
-            (row["key"].clone(), row["value"].clone(), sum)
-        })
-        .collect();
-    found.sort_by_key(|(_, _, sum)| *sum);
+    let sums = rows.as_array().unwrap().iter().map(|row| {
+        assert_eq!(row["cost_micros"], row["prompt_tokens"]);
+        let sum = row["prompt_tokens"].as_i64().unwrap();
+        (sum, row["key"].clone(), row["value"].clone())
+    });
+    let mut found: Vec<_> = sums.collect();
+    found.sort_by_key(|(sum, ..)| *sum);
     let huge = format!("-1{}", "0".repeat(300));
-    assert_eq!(
-        found,
-        [
-            (json!("42"), json!(42), 0b101),
-            (json!("42"), json!("42"), 0b1010),
-            (json!("true"), json!(true), 0b1_0000),
-            (json!("true"), json!("true"), 0b10_1000),
-            (json!("null"), json!("null"), 0b1000_0000),
-            (json!(""), json!(""), 0b1_0000_0000),
-            (json!("0.5"), json!(0.5), 0b10_0000_0000),
-            (json!(huge), json!(-1e300), 0b100_0000_0000),
-            (Value::Null, Value::Null, 0b1_1000_0100_0000),
-        ]
-    );
+    let expected = [
+        (0b101, json!("42"), json!(42)),
+        (0b1010, json!("42"), json!("42")),
+        (0b1_0000, json!("true"), json!(true)),
+        (0b10_1000, json!("true"), json!("true")),
+        (0b1000_0000, json!("null"), json!("null")),
+        (0b1_0000_0000, json!(""), json!("")),
+        (0b10_0000_0000, json!("0.5"), json!(0.5)),
+        (0b100_0000_0000, json!(huge), json!(-1e300)),
+        (0b1_1000_0100_0000, Value::Null, Value::Null),
+    ];
+    assert_eq!(found, expected);
     let by_model = root.get("/admin/usage").await;
     assert_eq!(by_model[0]["value"], Value::Null);
 }
