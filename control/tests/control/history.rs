@@ -264,3 +264,19 @@ async fn times_of_usage_are_those_at_which_it_holds_the_lock() {
         assert_later(&database, released, newest).await;
     }
 }
+
+/// `now()` is the start of the transaction.
+#[tokio::test]
+async fn no_column_defaults_to_the_start_of_the_transaction() {
+    let (database, _control) = started().await;
+    let found: Vec<String> = sqlx::query_scalar(
+        "SELECT d.adrelid::regclass || '.' || a.attname \
+           FROM pg_attrdef AS d \
+           JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum \
+          WHERE pg_get_expr(d.adbin, d.adrelid) ~* 'now\\(\\)|current_timestamp' ORDER BY 1",
+    )
+    .fetch_all(&database.pool)
+    .await
+    .unwrap();
+    assert_eq!(found, [] as [&str; 0]);
+}
