@@ -273,7 +273,8 @@ async fn no_column_defaults_to_the_start_of_the_transaction() {
         "SELECT d.adrelid::regclass || '.' || a.attname \
            FROM pg_attrdef AS d \
            JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum \
-          WHERE pg_get_expr(d.adbin, d.adrelid) ~* 'now\\(\\)|current_timestamp' ORDER BY 1",
+          WHERE pg_get_expr(d.adbin, d.adrelid) ~* 'now\\(\\)|current_timestamp' \
+            AND d.adrelid <> '_sqlx_migrations'::regclass ORDER BY 1",
     )
     .fetch_all(&database.pool)
     .await
