@@ -21,3 +21,12 @@ ALTER TABLE model_backends
         CHECK (health_method IN ('GET', 'HEAD', 'POST')),
     ADD COLUMN health_expect text NOT NULL DEFAULT '2xx',
     ADD CHECK ((extra_headers IS NULL) = (cardinality(extra_header_names) = 0));
+
+-- The key that credentials are encrypted with, written by the first control plane. A
+-- control plane with other keys does not start, so that none writes credentials which
+-- the others cannot decrypt, or publishes a snapshot without those that it cannot.
+CREATE TABLE encryption_key (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    -- A constant, encrypted like a credential.
+    check_value bytea NOT NULL
+);

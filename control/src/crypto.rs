@@ -8,4 +8,5 @@ mod vault;
 pub(crate) use password::{Passwords, check_policy, hash_now};
 pub(crate) use throttle::LoginThrottle;
 pub(crate) use token::{ApiKey, SessionToken, TokenSet, digest};
-pub(crate) use vault::{SealedCredential, Vault};
+pub use vault::{KeyId, KeyIds};
+pub(crate) use vault::{OpenError, SealedCredential, Vault};

@@ -5,6 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod backends;
 pub(crate) mod budgets;
 mod change;
+pub(crate) mod encryption_key;
 mod error;
 pub(crate) mod gateways;
 pub(crate) mod keys;

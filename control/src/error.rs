@@ -4,6 +4,7 @@ use fastllm_process::accept::ListenError;
 use fastllm_process::logging::LogError;
 use fastllm_process::tls::TlsError;
 
+use crate::crypto::{KeyId, KeyIds};
 use crate::db::{DbError, MigrationError};
 
 /// An error that ends the control plane or one of its commands. No text contains a
@@ -28,6 +29,18 @@ pub enum Error {
     /// The database rejected a statement or failed.
     #[error("database")]
     Database(#[from] DbError),
+    /// The database's credentials are encrypted with a key that is not configured.
+    #[error(
+        "credentials in the database are encrypted with the key {database}, but the configured \
+         encryption keys are {configured}: restore that key, or add it to \
+         FASTLLM_ENCRYPTION_KEYS_OLD"
+    )]
+    EncryptionKey {
+        /// The key of the database.
+        database: KeyId,
+        /// The current key and the old ones.
+        configured: KeyIds,
+    },
     /// The password does not meet the policy.
     #[error(transparent)]
     Password(Box<dyn std::error::Error + Send + Sync>),
@@ -52,13 +65,24 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error of the database if it is temporary: the database is unavailable.
+    pub(crate) fn outage(&self) -> Option<&DbError> {
+        match self {
+            Self::Migration(error) => error.outage(),
+            Self::Database(error @ DbError::Unavailable(_)) => Some(error),
+            _ => None,
+        }
+    }
+
     /// The exit code of the process: 2 for invalid flags or environment variables, 1
     /// for failures at run time.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Tls(_) | Self::Log(LogError::Filter(_)) | Self::Password(_) => {
-                2
-            }
+            Self::Config(_)
+            | Self::Tls(_)
+            | Self::Log(LogError::Filter(_))
+            | Self::EncryptionKey { .. }
+            | Self::Password(_) => 2,
             Self::Listen(_)
             | Self::Log(LogError::AlreadyInitialized)
             | Self::Database(_)

@@ -12,6 +12,7 @@ mod clock;
 mod config;
 mod crypto;
 mod db;
+mod encryption_key;
 mod error;
 mod gateway_api;
 mod housekeeping;
@@ -26,6 +27,7 @@ mod snapshot;
 
 pub use api::openapi_document;
 pub use config::{Command, Config, DatabaseConfig, SetPassword};
+pub use crypto::{KeyId, KeyIds};
 pub use error::Error;
 pub use run::{Control, run};
 pub use set_password::{PasswordOutcome, set_password};

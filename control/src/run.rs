@@ -15,7 +15,7 @@ use crate::app::AppState;
 use crate::db::migrate;
 use crate::serve::{self, Listener};
 use crate::snapshot::Watcher;
-use crate::{Config, Error, housekeeping};
+use crate::{Config, Error, encryption_key, housekeeping};
 
 /// Back-off between connection attempts while the database is unavailable at start.
 const DATABASE_BACK_OFF: back_off::Config =
@@ -143,18 +143,23 @@ async fn follow(
     );
 }
 
-/// Migrates the schema; retries while the database is unavailable.
+/// Migrates the schema and checks the encryption key; retries while the database is
+/// unavailable.
 async fn prepare(app: &AppState) -> Result<(), Error> {
     let mut back_off = DATABASE_BACK_OFF.build();
     loop {
-        match migrate(&app.db).await {
+        let prepared = async {
+            migrate(&app.db).await?;
+            encryption_key::confirm(&app.db, &app.vault).await
+        };
+        match prepared.await {
             Ok(()) => {
                 app.status.record(None);
                 return Ok(());
             }
             Err(error) => {
                 let Some(outage) = error.outage() else {
-                    return Err(error.into());
+                    return Err(error);
                 };
                 let problem = Chain(outage).to_string();
                 if app.status.record(Some(problem.clone())) {

@@ -1,3 +1,6 @@
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fastllm_contract::Secret;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -19,11 +22,51 @@ pub(crate) struct Vault {
     /// Only used to open.
     old: Vec<VaultKey>,
     random: SystemRandom,
+    /// The database was encrypted with one of the keys. Nothing is sealed before that
+    /// is known.
+    confirmed: AtomicBool,
 }
 
 struct VaultKey {
-    id: [u8; KEY_ID_LEN],
+    id: KeyId,
     key: LessSafeKey,
+}
+
+/// The ID of an encryption key: the first four bytes of its SHA-256, which do not reveal
+/// it. Displayed in hexadecimal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct KeyId([u8; KEY_ID_LEN]);
+
+/// The IDs of the configured keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyIds(Vec<KeyId>);
+
+impl KeyId {
+    /// The key of a sealed credential, or of its beginning; `None` for a malformed one.
+    pub(crate) fn of(sealed: &[u8]) -> Option<Self> {
+        let (&version, rest) = sealed.split_first()?;
+        let id = rest.first_chunk::<KEY_ID_LEN>()?;
+        (version == VERSION).then_some(Self(*id))
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for KeyIds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: Vec<String> = self.0.iter().map(KeyId::to_string).collect();
+        f.write_str(&ids.join(", "))
+    }
 }
 
 /// The reason why a sealed credential cannot be opened.
@@ -31,8 +74,8 @@ struct VaultKey {
 pub(crate) enum OpenError {
     #[error("not a sealed credential of a known version")]
     Malformed,
-    #[error("sealed with an encryption key that is not configured")]
-    UnknownKey,
+    #[error("sealed with the encryption key {0}, which is not configured")]
+    UnknownKey(KeyId),
     #[error("modified, or sealed for another row")]
     Forged,
 }
@@ -53,7 +96,7 @@ impl VaultKey {
         id.copy_from_slice(&digest(&bytes)[..KEY_ID_LEN]);
         let key = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| wrong())?;
         Ok(Self {
-            id,
+            id: KeyId(id),
             key: LessSafeKey::new(key),
         })
     }
@@ -73,17 +116,45 @@ impl Vault {
                 .map(VaultKey::from_hex)
                 .collect::<Result<_, _>>()?,
             random: SystemRandom::new(),
+            confirmed: AtomicBool::new(false),
         })
+    }
+
+    /// The ID of the key that seals.
+    pub(crate) fn current(&self) -> KeyId {
+        self.current.id
+    }
+
+    /// Whether this key is configured.
+    pub(crate) fn has(&self, id: KeyId) -> bool {
+        self.keys().any(|key| key.id == id)
+    }
+
+    /// The IDs of all keys, the current one first.
+    pub(crate) fn ids(&self) -> KeyIds {
+        KeyIds(self.keys().map(|key| key.id).collect())
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &VaultKey> {
+        std::iter::once(&self.current).chain(&self.old)
+    }
+
+    /// Allows sealing.
+    pub(crate) fn confirm(&self) {
+        self.confirmed.store(true, Ordering::Release);
     }
 
     /// Seals `secret` for the row identified by `identity`.
     pub(crate) fn seal(&self, identity: &str, secret: &Secret) -> Result<SealedCredential, Error> {
+        if !self.confirmed.load(Ordering::Acquire) {
+            return Err(Error::Internal("the encryption key was not checked yet"));
+        }
         let mut nonce = [0; NONCE_LEN];
         self.random
             .fill(&mut nonce)
             .map_err(|_| Error::Internal("no random numbers"))?;
         let mut blob = vec![VERSION];
-        blob.extend_from_slice(&self.current.id);
+        blob.extend_from_slice(&self.current.id.0);
         blob.extend_from_slice(&nonce);
         let mut sealed = secret.expose().as_bytes().to_vec();
         self.current
@@ -103,15 +174,10 @@ impl Vault {
         let (header, sealed) = blob
             .split_at_checked(HEADER_LEN)
             .ok_or(OpenError::Malformed)?;
-        let (&version, rest) = header.split_first().ok_or(OpenError::Malformed)?;
-        if version != VERSION {
-            return Err(OpenError::Malformed);
-        }
-        let (id, nonce) = rest.split_at(KEY_ID_LEN);
-        let key = std::iter::once(&self.current)
-            .chain(&self.old)
-            .find(|key| key.id == id)
-            .ok_or(OpenError::UnknownKey)?;
+        let id = KeyId::of(header).ok_or(OpenError::Malformed)?;
+        let nonce = header.get(1 + KEY_ID_LEN..).unwrap_or_default();
+        let key = self.keys().find(|key| key.id == id);
+        let key = key.ok_or(OpenError::UnknownKey(id))?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| OpenError::Malformed)?;
         let mut sealed = sealed.to_vec();
         let opened = key
@@ -123,9 +189,9 @@ impl Vault {
     }
 }
 
-fn associated(key_id: [u8; KEY_ID_LEN], identity: &str) -> Vec<u8> {
+fn associated(key_id: KeyId, identity: &str) -> Vec<u8> {
     let mut data = vec![VERSION];
-    data.extend_from_slice(&key_id);
+    data.extend_from_slice(&key_id.0);
     data.extend_from_slice(identity.as_bytes());
     data
 }
@@ -137,9 +203,25 @@ mod tests {
     const ONE: &str = "1111111111111111111111111111111111111111111111111111111111111111";
     const TWO: &str = "2222222222222222222222222222222222222222222222222222222222222222";
 
+    fn vault<'a>(current: &str, old: impl IntoIterator<Item = &'a str>) -> Vault {
+        let vault = Vault::from_hex(current, old).unwrap();
+        vault.confirm();
+        vault
+    }
+
+    #[test]
+    fn nothing_is_sealed_before_the_key_was_checked() {
+        let vault = Vault::from_hex(ONE, []).unwrap();
+        assert!(vault.seal("row", &Secret::new("v")).is_err());
+        vault.confirm();
+        let blob = vault.seal("row", &Secret::new("v")).unwrap();
+        assert_eq!(KeyId::of(&blob), Some(vault.current()));
+        assert!(vault.has(vault.current()));
+    }
+
     #[test]
     fn a_credential_opens_for_its_own_row_only() {
-        let vault = Vault::from_hex(ONE, []).unwrap();
+        let vault = vault(ONE, []);
         let blob = vault.seal("backend/1", &Secret::new("canary-31")).unwrap();
         assert_eq!(
             vault.open("backend/1", &blob).unwrap().expose(),
@@ -151,7 +233,7 @@ mod tests {
 
     #[test]
     fn a_change_of_any_byte_is_detected() {
-        let vault = Vault::from_hex(ONE, []).unwrap();
+        let vault = vault(ONE, []);
         let blob = vault.seal("row", &Secret::new("value")).unwrap();
         for index in 0..blob.len() {
             let mut forged = blob.clone();
@@ -163,16 +245,17 @@ mod tests {
 
     #[test]
     fn an_old_key_opens_but_an_unknown_key_does_not() {
-        let blob = Vault::from_hex(ONE, [])
-            .unwrap()
-            .seal("row", &Secret::new("v"))
-            .unwrap();
-        let rotated = Vault::from_hex(TWO, [ONE]).unwrap();
+        let one = vault(ONE, []);
+        let blob = one.seal("row", &Secret::new("v")).unwrap();
+        let rotated = vault(TWO, [ONE]);
         assert_eq!(rotated.open("row", &blob).unwrap().expose(), "v");
         let fresh = rotated.seal("row", &Secret::new("w")).unwrap();
-        let without_old = Vault::from_hex(TWO, []).unwrap();
+        let without_old = vault(TWO, []);
         assert_eq!(without_old.open("row", &fresh).unwrap().expose(), "w");
-        assert_eq!(without_old.open("row", &blob), Err(OpenError::UnknownKey));
+        assert_eq!(
+            without_old.open("row", &blob),
+            Err(OpenError::UnknownKey(one.current()))
+        );
     }
 
     #[test]

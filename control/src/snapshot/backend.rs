@@ -4,22 +4,45 @@ use fastllm_contract::{
     Backend, BackendId, Concurrency, HealthCheck, Protocol, RequestOptions, Secret,
 };
 
-use crate::crypto::Vault;
+use crate::crypto::{OpenError, Vault};
 use crate::db::backends::{self, BackendRow};
 
-/// The published form of a backend, or the reason why it is omitted.
-pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, String> {
+/// Why a backend cannot be published.
+#[derive(Debug)]
+pub(super) enum Unpublished {
+    /// The backend is omitted, for this reason.
+    Unusable(String),
+    /// Its credential is encrypted with another key: nothing is published without it.
+    UnknownKey(OpenError),
+}
+
+impl Unpublished {
+    fn of(what: &str, error: OpenError) -> Self {
+        match error {
+            OpenError::UnknownKey(_) => Self::UnknownKey(error),
+            OpenError::Malformed | OpenError::Forged => {
+                Self::Unusable(format!("cannot open {what}: {error}"))
+            }
+        }
+    }
+}
+
+/// The published form of a backend.
+pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, Unpublished> {
     let protocol = match row.protocol.as_str() {
         "openai" => Protocol::Openai,
         "anthropic" => Protocol::Anthropic,
         "gemini" => Protocol::Gemini,
-        other => return Err(format!("protocol {other} is unknown")),
+        other => {
+            let reason = format!("protocol {other} is unknown");
+            return Err(Unpublished::Unusable(reason));
+        }
     };
     let api_key = row
         .upstream_api_key
         .map(|blob| vault.open(&backends::identity(row.id), &blob))
         .transpose()
-        .map_err(|error| format!("cannot open the credential: {error}"))?;
+        .map_err(|error| Unpublished::of("the credential", error))?;
     let headers = match &row.extra_headers {
         Some(sealed) => opened(sealed, row.id, vault)?,
         None => BTreeMap::new(),
@@ -56,10 +79,11 @@ pub(super) fn published(row: BackendRow, vault: &Vault) -> Result<Backend, Strin
     })
 }
 
-fn opened(sealed: &[u8], id: i64, vault: &Vault) -> Result<BTreeMap<String, Secret>, String> {
+fn opened(sealed: &[u8], id: i64, vault: &Vault) -> Result<BTreeMap<String, Secret>, Unpublished> {
     let text = vault
         .open(&backends::headers_identity(id), sealed)
-        .map_err(|error| format!("cannot open the extra headers: {error}"))?;
+        .map_err(|error| Unpublished::of("the extra headers", error))?;
     // The parser's error could contain a value.
-    serde_json::from_str(text.expose()).map_err(|_| "cannot parse the extra headers".to_owned())
+    serde_json::from_str(text.expose())
+        .map_err(|_| Unpublished::Unusable("cannot parse the extra headers".to_owned()))
 }

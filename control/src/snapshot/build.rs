@@ -7,10 +7,11 @@ use fastllm_contract::{
 use serde::Serialize;
 
 use super::allowance::Allowances;
+use super::backend::{self, Unpublished};
 use super::etag::Etag;
-use super::{backend, routing};
+use super::routing;
 use crate::clock;
-use crate::crypto::{Vault, digest};
+use crate::crypto::{OpenError, Vault, digest};
 use crate::db::backends::BackendRow;
 use crate::db::snapshot::{
     AllowanceRows, PrincipalGrants, PublishedKey, PublishedModel, PublishedTeam, RoutingRows,
@@ -30,6 +31,16 @@ pub(super) struct Built {
     unusable: BTreeSet<i64>,
     /// Omitted rules, so that each is logged once.
     unreadable: Vec<i64>,
+}
+
+/// The reason why the rows do not result in a snapshot.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AssembleError {
+    #[error("cannot serialize the snapshot")]
+    Serialize(#[from] serde_json::Error),
+    /// Requests would fail for the lack of a credential that another control plane has.
+    #[error("cannot open a credential of backend {backend}")]
+    UnknownKey { backend: i64, source: OpenError },
 }
 
 /// The rows of one transaction.
@@ -95,7 +106,7 @@ pub(super) fn assemble(
     rows: ReadRows,
     held: Option<&Built>,
     vault: &Vault,
-) -> Result<Built, serde_json::Error> {
+) -> Result<Built, AssembleError> {
     let ReadRows(Rows {
         state,
         models,
@@ -108,7 +119,7 @@ pub(super) fn assemble(
         keys,
         changed,
     }) = rows;
-    let (pools, unusable) = pools(backends, held, vault);
+    let (pools, unusable) = pools(backends, held, vault)?;
     let (models, fallback_model) = published(models, pools);
     let (virtual_models, unreadable) = routing::virtual_models(routing);
     for rule in &unreadable {
@@ -146,19 +157,28 @@ pub(super) fn assemble(
     })
 }
 
-/// The usable backends by model, and the IDs of the unusable ones.
+/// The usable backends by model.
+type Pools = BTreeMap<i64, Vec<Backend>>;
+
+/// The usable backends, and the IDs of the unusable ones.
 fn pools(
     rows: Vec<BackendRow>,
     held: Option<&Built>,
     vault: &Vault,
-) -> (BTreeMap<i64, Vec<Backend>>, BTreeSet<i64>) {
+) -> Result<(Pools, BTreeSet<i64>), AssembleError> {
     let mut unusable = BTreeSet::new();
-    let mut pools: BTreeMap<i64, Vec<Backend>> = BTreeMap::new();
+    let mut pools = Pools::new();
     for row in rows.into_iter().filter(|row| row.enabled) {
         let (id, model_id) = (row.id, row.model_id);
         match backend::published(row, vault) {
             Ok(backend) => pools.entry(model_id).or_default().push(backend),
-            Err(reason) => {
+            Err(Unpublished::UnknownKey(source)) => {
+                return Err(AssembleError::UnknownKey {
+                    backend: id,
+                    source,
+                });
+            }
+            Err(Unpublished::Unusable(reason)) => {
                 unusable.insert(id);
                 if !held.is_some_and(|held| held.unusable.contains(&id)) {
                     tracing::error!(backend = id, reason, "omitting an unusable backend");
@@ -166,14 +186,11 @@ fn pools(
             }
         }
     }
-    (pools, unusable)
+    Ok((pools, unusable))
 }
 
 /// The models with their backends, and the name of the fallback model.
-fn published(
-    rows: Vec<PublishedModel>,
-    mut pools: BTreeMap<i64, Vec<Backend>>,
-) -> (Vec<Model>, Option<ModelName>) {
+fn published(rows: Vec<PublishedModel>, mut pools: Pools) -> (Vec<Model>, Option<ModelName>) {
     let mut fallback = None;
     let mut models = Vec::with_capacity(rows.len());
     for row in rows {

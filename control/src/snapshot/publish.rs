@@ -6,7 +6,7 @@ use fastllm_contract::Snapshot;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::build::{self, Built};
+use super::build::{self, AssembleError, Built};
 use super::etag::Etag;
 use crate::clock;
 use crate::crypto::Vault;
@@ -23,6 +23,8 @@ pub(crate) enum BuildError {
     Database(#[from] DbError),
     #[error("cannot serialize the snapshot")]
     Serialize(#[from] serde_json::Error),
+    #[error(transparent)]
+    Assemble(#[from] AssembleError),
     #[error("the thread that builds the snapshot panicked")]
     Panicked,
 }

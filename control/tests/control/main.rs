@@ -15,6 +15,7 @@ mod audit;
 mod bodies;
 mod cascades;
 mod concurrency;
+mod encryption_key;
 mod escalation;
 mod harness;
 mod history;
