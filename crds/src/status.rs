@@ -60,6 +60,14 @@ impl FastllmProxyStatus {
         self.conditions.iter().find(|c| c.type_ == kind.as_str())
     }
 
+    /// The status without conditions of other controllers.
+    #[must_use]
+    pub fn without_foreign_conditions(mut self) -> Self {
+        let ours = |name: &str| ConditionType::ALL.iter().any(|kind| kind.as_str() == name);
+        self.conditions.retain(|condition| ours(&condition.type_));
+        self
+    }
+
     /// Whether a condition is `True`.
     #[must_use]
     pub fn is_true(&self, kind: ConditionType) -> bool {

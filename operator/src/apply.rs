@@ -40,6 +40,14 @@ pub enum ApplyError {
         /// The failed call.
         source: CallError,
     },
+    /// The object is being deleted.
+    #[error("{kind} {name:?} is being deleted")]
+    Terminating {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Name of the object.
+        name: String,
+    },
     /// The name is still taken by an object of a deleted resource.
     #[error("{kind} {name:?} of a deleted resource with the same name still exists")]
     Orphan {
@@ -197,10 +205,11 @@ impl ApiServer {
         let api: Api<K> =
             Api::namespaced(self.client.clone(), &proxy.namespace().unwrap_or_default());
         let mut body = object.to_json();
-        match precondition {
-            Precondition::Uid(uid) => body["metadata"]["uid"] = Value::from(uid.as_str()),
-            Precondition::Absent => ensure_absent(&api, proxy, object).await?,
-        }
+        let uid = match precondition {
+            Precondition::Uid(uid) => Some(uid.clone()),
+            Precondition::Absent => uid_of_uncached(&api, proxy, object).await?,
+        };
+        body["metadata"]["uid"] = Value::from(uid);
         self.metrics.record_write(object.kind(), "patch");
         let params = PatchParams::apply(FIELD_MANAGER).force();
         call(api.patch(object.name(), &params, &Patch::Apply(&body)))
@@ -263,13 +272,14 @@ impl ApiServer {
     }
 }
 
-/// Checks that no object of the name exists. The caches do not show objects
-/// without the operator's labels.
-async fn ensure_absent<K>(
+/// Checks whether an object of the name exists that may not be written. The caches
+/// do not show objects without the operator's labels. Returns the UID of an object
+/// that may be written.
+async fn uid_of_uncached<K>(
     api: &Api<K>,
     proxy: &FastllmProxy,
     object: &Object,
-) -> Result<(), ApplyError>
+) -> Result<Option<String>, ApplyError>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
 {
@@ -277,13 +287,18 @@ where
     let found = call(api.get_metadata_opt(name))
         .await
         .map_err(|source| call_error(kind, name, source))?;
-    match found.map(|found| ownership(proxy, &found.metadata)) {
-        None | Some(Ownership::Ours) => Ok(()),
-        Some(Ownership::Foreign) => Err(ApplyError::Rejected(Problem::not_owned(kind, name))),
-        Some(Ownership::Orphan) => Err(ApplyError::Orphan {
+    let Some(found) = found else {
+        return Ok(None);
+    };
+    let name = name.to_owned();
+    match ownership(proxy, &found.metadata) {
+        Ownership::Ours | Ownership::Adoptable => Ok(found.metadata.uid),
+        Ownership::Foreign => Err(ApplyError::Rejected(Problem::not_owned(
             kind,
-            name: name.to_owned(),
-        }),
+            &found.metadata,
+        ))),
+        Ownership::Terminating => Err(ApplyError::Terminating { kind, name }),
+        Ownership::Orphan => Err(ApplyError::Orphan { kind, name }),
     }
 }
 

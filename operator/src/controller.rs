@@ -254,6 +254,7 @@ impl<P: ModelsProbe> Reconciler<P> {
             now,
         });
         let previous = proxy.status.clone().unwrap_or_default();
+        let previous = previous.without_foreign_conditions();
         let mut failed = plan.problems.iter().any(Problem::is_unknown);
         if let Some(error) = applied.failure() {
             tracing::warn!(error = %Chain(error), "reconciliation failed");

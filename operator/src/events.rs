@@ -84,14 +84,18 @@ pub fn events_for(
 fn step_events(step: &Step) -> Vec<OperatorEvent> {
     let (object, apply_reason) = match step {
         Step::Apply { object, reason, .. } => (object, reason),
-        Step::DeleteJob { name, .. } => {
+        Step::DeleteJob { name, reason, .. } => {
             let key = ObjectKey {
                 kind: "Job",
                 name: name.clone(),
             };
             return vec![OperatorEvent {
                 related: Some(key),
-                ..OperatorEvent::new(Reason::Bootstrapping.as_str(), "Replace", step.to_string())
+                ..OperatorEvent::new(
+                    Reason::Bootstrapping.as_str(),
+                    &reason.to_string(),
+                    step.to_string(),
+                )
             }];
         }
     };
@@ -115,14 +119,14 @@ fn step_events(step: &Step) -> Vec<OperatorEvent> {
                         name: s.name.clone(),
                     },
                 ),
-                RolloutReason::ImageChanged(_) | RolloutReason::TemplateChanged => {
-                    event(&reason.to_string(), object.key())
-                }
+                RolloutReason::ImageChanged(_)
+                | RolloutReason::RestartRequested(_)
+                | RolloutReason::TemplateChanged => event(&reason.to_string(), object.key()),
             };
             reasons.iter().map(one).collect()
         }
         ApplyReason::Create => vec![event("Create", object.key())],
-        ApplyReason::Update | ApplyReason::Replace => Vec::new(),
+        ApplyReason::Update | ApplyReason::Replace | ApplyReason::Remove => Vec::new(),
     }
 }
 

@@ -29,6 +29,10 @@ pub const INPUT_HASHES: &str = "fastllm.io/input-hashes";
 pub const ROLLOUT_REASON: &str = "fastllm.io/roll-reason";
 /// On a resource: `"true"` pauses reconciliation.
 pub const PAUSE: &str = "fastllm.io/pause";
+/// On a resource and on pod templates: a new value restarts the pods.
+pub const RESTART_AT: &str = "fastllm.io/restart-at";
+/// On an object without a controller: `"true"` lets the resource of its name own it.
+pub const ADOPT: &str = "fastllm.io/adopt";
 
 /// Port of the admin API and of `/snapshot`.
 pub const ADMIN_PORT: i32 = 4001;
@@ -157,25 +161,48 @@ pub enum Ownership {
     /// A deleted resource with the same name. The garbage collector is about to
     /// delete the object.
     Orphan,
+    /// The resource, but the object is being deleted.
+    Terminating,
+    /// Nothing, but the resource may become the owner.
+    Adoptable,
     /// Anything else.
     Foreign,
 }
 
-/// The owner of an object. An object that is being deleted counts as an orphan.
+/// Whether an annotation is `true` or `false`, in any case.
+///
+/// # Errors
+/// Another value.
+pub fn switch<'a>(meta: &'a ObjectMeta, key: &str) -> Result<bool, &'a str> {
+    match annotation(meta, key) {
+        None => Ok(false),
+        Some(value) if value.eq_ignore_ascii_case("true") => Ok(true),
+        Some(value) if value.eq_ignore_ascii_case("false") => Ok(false),
+        Some(value) => Err(value),
+    }
+}
+
+/// The owner that controls an object.
+#[must_use]
+pub fn controller(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    let mut owners = meta.owner_references.iter().flatten();
+    owners.find(|owner| owner.controller == Some(true))
+}
+
+/// The owner of an object. An object without a controller that is being deleted
+/// counts as an orphan, since its name becomes free.
 #[must_use]
 pub fn ownership(proxy: &FastllmProxy, meta: &ObjectMeta) -> Ownership {
     let own = owner(proxy);
-    let controller = meta
-        .owner_references
-        .iter()
-        .flatten()
-        .find(|o| o.controller == Some(true));
-    match controller {
-        Some(o) if o.uid == own.uid && meta.deletion_timestamp.is_none() => Ownership::Ours,
-        Some(o) if o.uid == own.uid => Ownership::Orphan,
+    let deleted = meta.deletion_timestamp.is_some();
+    match controller(meta) {
+        Some(o) if o.uid == own.uid && deleted => Ownership::Terminating,
+        Some(o) if o.uid == own.uid => Ownership::Ours,
         Some(o) if o.kind == own.kind && o.name == own.name && o.api_version == own.api_version => {
             Ownership::Orphan
         }
+        None if switch(meta, ADOPT) == Ok(true) && deleted => Ownership::Orphan,
+        None if switch(meta, ADOPT) == Ok(true) => Ownership::Adoptable,
         _ => Ownership::Foreign,
     }
 }

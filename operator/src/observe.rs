@@ -88,7 +88,12 @@ impl Children {
     #[must_use]
     pub fn owned_by(self, proxy: &FastllmProxy) -> Self {
         fn ours<K: Resource>(proxy: &FastllmProxy, object: Option<K>) -> Option<K> {
-            object.filter(|o| ownership(proxy, o.meta()) == Ownership::Ours)
+            object.filter(|o| {
+                matches!(
+                    ownership(proxy, o.meta()),
+                    Ownership::Ours | Ownership::Terminating
+                )
+            })
         }
         let Self {
             control_account,

@@ -7,6 +7,7 @@
 //! - an up-to-date object is not written again;
 //! - the encryption key of a control plane that has used it never changes.
 
+mod checks;
 mod compare;
 mod rollout_reason;
 
@@ -20,15 +21,16 @@ use kube::ResourceExt as _;
 
 use crate::build::{self, BuildContext, Object};
 use crate::names::{
-    ADMIN_PORT, APPLIED_HASH, Component, Ownership, PAUSE, PUBLIC_PORT, ROLLOUT_REASON, annotate,
-    annotation, ownership,
+    ADMIN_PORT, APPLIED_HASH, Component, Ownership, PAUSE, PUBLIC_PORT, RESTART_AT, ROLLOUT_REASON,
+    annotate, annotation, ownership, switch,
 };
 use crate::observe::{Observed, PodView, Rollout, template_hash};
 use crate::preflight::preflight;
 use crate::problem::{Problem, ProblemScope};
 use crate::secrets::InputHashes;
 
-pub use compare::covers;
+use checks::{invalid_annotations, job_template_hash, terminating};
+pub use compare::{MergeStrategy, covers, merge_strategy};
 pub use rollout_reason::{RolloutReason, rollout_reasons};
 
 /// A condition that must hold when a step is executed.
@@ -51,6 +53,8 @@ pub enum ApplyReason {
     Rollout(Vec<RolloutReason>),
     /// A Job is replaced, because its inputs changed.
     Replace,
+    /// A Job is removed, because the resource no longer asks for it.
+    Remove,
 }
 
 impl fmt::Display for ApplyReason {
@@ -59,6 +63,7 @@ impl fmt::Display for ApplyReason {
             Self::Create => f.write_str("Create"),
             Self::Update => f.write_str("Update"),
             Self::Replace => f.write_str("Replace"),
+            Self::Remove => f.write_str("Remove"),
             Self::Rollout(reasons) => write!(f, "RolloutReason={}", rollout_reason::join(reasons)),
         }
     }
@@ -76,7 +81,7 @@ pub enum Step {
         /// The reason.
         reason: ApplyReason,
     },
-    /// Deletion of a Job. The next reconciliation creates a new one.
+    /// Deletion of a Job. If it is replaced, the next reconciliation creates a new one.
     DeleteJob {
         /// Name of the Job.
         name: String,
@@ -107,6 +112,15 @@ pub struct Targets {
     pub gateway: String,
 }
 
+/// What the operator waits for before it can write an object.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Obstacle {
+    /// Reason for the conditions.
+    pub reason: Reason,
+    /// Message for the conditions.
+    pub message: String,
+}
+
 /// The plan for a resource.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
@@ -114,6 +128,10 @@ pub struct Plan {
     pub problems: Vec<Problem>,
     /// The steps, in order.
     pub steps: Vec<Step>,
+    /// The steps that follow when the control plane's rollout is complete.
+    pub held: Vec<Step>,
+    /// Objects that cannot be written yet.
+    pub obstacles: Vec<Obstacle>,
     /// The desired templates; `None` while Secrets are not usable.
     pub targets: Option<Targets>,
     /// Whether objects of a deleted resource with the same name still exist.
@@ -142,14 +160,14 @@ pub fn job_condition(job: &Job, kind: &str) -> bool {
 #[must_use]
 pub fn plan(proxy: &FastllmProxy, observed: &Observed) -> Plan {
     let mut plan = Plan {
-        paused: proxy.annotations().get(PAUSE).map(String::as_str) == Some("true"),
+        paused: switch(&proxy.metadata, PAUSE) == Ok(true),
         ..Plan::default()
     };
-    let violations = validate(proxy);
+    let violations = validate(proxy).into_iter().map(|v| v.to_string());
     plan.problems.extend(
         violations
-            .iter()
-            .map(|v| Problem::new(ProblemScope::Spec, Reason::InvalidValue, v.to_string())),
+            .chain(invalid_annotations(proxy))
+            .map(|text| Problem::new(ProblemScope::Spec, Reason::InvalidValue, text)),
     );
     let done = bootstrapped(proxy, observed.children.bootstrap.as_ref());
     let inputs = match preflight(proxy, &observed.secrets, done) {
@@ -169,6 +187,7 @@ pub fn plan(proxy: &FastllmProxy, observed: &Observed) -> Plan {
     }
     if !plan.problems.is_empty() || plan.orphans {
         plan.steps.clear();
+        plan.held.clear();
     }
     plan
 }
@@ -186,8 +205,8 @@ impl Planner<'_> {
             proxy: self.proxy,
             inputs,
         };
-        let control = build::control(context);
-        let gateway = build::gateway(context);
+        let control = self.restarted(build::control(context), children.control.as_ref());
+        let gateway = self.restarted(build::gateway(context), children.gateway.as_ref());
         let targets = Targets {
             control: template_hash(&control).unwrap_or_default().to_owned(),
             gateway: template_hash(&gateway).unwrap_or_default().to_owned(),
@@ -202,19 +221,32 @@ impl Planner<'_> {
         let pods = &self.observed.pods;
         let live = children.control.as_ref();
         let complete = control_up_to_date && control_complete(live, pods, &targets, replicas);
-        if complete {
-            self.plan_bootstrap(context, bootstrapped);
-        }
+        let due = self.plan.steps.len();
+        self.plan_bootstrap(context, bootstrapped);
         let live = children.gateway.as_ref();
         // A gateway that already has the desired template can be scaled while the
         // control plane is unavailable or being rolled out.
         let same_template = live.and_then(template_hash) == Some(targets.gateway.as_str());
-        if complete || same_template {
-            self.plan_deployment(gateway, live, Component::Gateway);
-        } else if let Some(gateway) = live {
-            self.check_owner("Deployment", &gateway.metadata);
+        if !complete && same_template {
+            self.plan.held = self.plan.steps.split_off(due);
         }
+        self.plan_deployment(gateway, live, Component::Gateway);
+        if !complete && !same_template {
+            self.plan.held = self.plan.steps.split_off(due);
+        }
+        self.remove_bootstrap();
         self.plan.targets = Some(targets);
+    }
+
+    /// A Deployment with the last requested restart. The request stays in the
+    /// template when its annotation is removed from the resource, since a removal
+    /// would otherwise restart the pods again.
+    fn restarted(&self, desired: Deployment, live: Option<&Deployment>) -> Deployment {
+        let requested = annotation(&self.proxy.metadata, RESTART_AT);
+        match requested.or_else(|| live.and_then(rollout_reason::restart_of)) {
+            Some(value) => build::restarted_at(desired, value),
+            None => desired,
+        }
     }
 
     fn plan_services_and_accounts(&mut self, context: BuildContext<'_>) {
@@ -268,15 +300,18 @@ impl Planner<'_> {
 
     /// Whether an existing object may be written. Otherwise records the obstacle.
     fn check_owner(&mut self, kind: &str, live: &ObjectMeta) -> bool {
-        let name = live.name.as_deref().unwrap_or_default();
         match ownership(self.proxy, live) {
-            Ownership::Ours => true,
+            Ownership::Ours | Ownership::Adoptable => true,
+            Ownership::Terminating => {
+                self.plan.obstacles.push(terminating(kind, live));
+                false
+            }
             Ownership::Orphan => {
                 self.plan.orphans = true;
                 false
             }
             Ownership::Foreign => {
-                self.plan.problems.push(Problem::not_owned(kind, name));
+                self.plan.problems.push(Problem::not_owned(kind, live));
                 false
             }
         }
@@ -332,21 +367,46 @@ impl Planner<'_> {
         let Some(admin) = self.proxy.spec.bootstrap.as_ref().filter(|_| !bootstrapped) else {
             return;
         };
-        let object = Object::Job(Box::new(build::bootstrap(context, admin))).with_applied_hash();
+        let desired = build::bootstrap(context, admin);
+        let object = Object::Job(Box::new(desired.clone())).with_applied_hash();
         let Some(live) = &self.observed.children.bootstrap else {
             return self.push_apply(object, None, ApplyReason::Create);
         };
         // A Job's template is immutable, so a Job with other inputs is replaced. A
         // failed Job is kept so that its log can be read, until its TTL expires.
-        let same =
-            annotation(&live.metadata, APPLIED_HASH) == annotation(object.metadata(), APPLIED_HASH);
-        if self.check_owner("Job", &live.metadata) && !same {
-            self.plan.steps.push(Step::DeleteJob {
-                name: live.name_any(),
-                uid: live.uid().unwrap_or_default(),
-                reason: ApplyReason::Replace,
-            });
+        if !self.check_owner("Job", &live.metadata) {
+            return;
         }
+        let adoptable = ownership(self.proxy, &live.metadata) == Ownership::Adoptable;
+        let same = if adoptable {
+            job_template_hash(live) == job_template_hash(&desired)
+        } else {
+            annotation(&live.metadata, APPLIED_HASH) == annotation(object.metadata(), APPLIED_HASH)
+        };
+        if !same {
+            self.push_delete(live, ApplyReason::Replace);
+        } else if adoptable {
+            self.push_apply(object, Some(&live.metadata), ApplyReason::Update);
+        }
+    }
+
+    /// Deletes the Job of a bootstrap admin that is no longer requested.
+    fn remove_bootstrap(&mut self) {
+        let unwanted = self.proxy.spec.bootstrap.is_none();
+        let live = self.observed.children.bootstrap.as_ref();
+        if let Some(live) = live.filter(|_| unwanted)
+            && ownership(self.proxy, &live.metadata) == Ownership::Ours
+        {
+            self.push_delete(live, ApplyReason::Remove);
+        }
+    }
+
+    fn push_delete(&mut self, job: &Job, reason: ApplyReason) {
+        self.plan.steps.push(Step::DeleteJob {
+            name: job.name_any(),
+            uid: job.uid().unwrap_or_default(),
+            reason,
+        });
     }
 
     /// Whether an object is up to date: it was applied from the same manifest and

@@ -3,6 +3,9 @@
 use std::fmt;
 
 use fastllm_crds::Reason;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::names::{ADOPT, controller, switch};
 
 /// What a problem concerns.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,10 +42,22 @@ impl Problem {
 
     /// An object with one of the resource's names has another owner.
     #[must_use]
-    pub fn not_owned(kind: &str, name: &str) -> Self {
-        let message = format!(
-            "{kind} {name:?} exists and is not owned by this resource; it is left unchanged"
-        );
+    pub fn not_owned(kind: &str, meta: &ObjectMeta) -> Self {
+        let name = meta.name.as_deref().unwrap_or_default();
+        let message = match (controller(meta), switch(meta, ADOPT)) {
+            (Some(owner), _) => format!(
+                "{kind} {name:?} exists and is controlled by {} {:?}; it is left unchanged",
+                owner.kind, owner.name
+            ),
+            (None, Err(value)) => format!(
+                "{kind} {name:?} exists and is not owned by this resource; the value {value:?} \
+                 of its annotation {ADOPT} is not true or false"
+            ),
+            (None, Ok(_)) => format!(
+                "{kind} {name:?} exists and is not owned by this resource; it is left unchanged \
+                 unless it has the annotation {ADOPT}=true"
+            ),
+        };
         Self::new(ProblemScope::Objects, Reason::NotOwned, message)
     }
 

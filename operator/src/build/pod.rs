@@ -148,6 +148,10 @@ pub(super) fn template(
 
 /// Annotates the template with its own hash. Call this last.
 pub(super) fn with_template_hash(mut template: PodTemplateSpec) -> PodTemplateSpec {
+    let meta = template.metadata.get_or_insert_default();
+    if let Some(annotations) = meta.annotations.as_mut() {
+        annotations.remove(TEMPLATE_HASH);
+    }
     let hash = json_hash(&to_json(&template));
     annotate(
         template.metadata.get_or_insert_default(),

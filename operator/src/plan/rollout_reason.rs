@@ -6,7 +6,7 @@ use std::fmt;
 use fastllm_crds::{FastllmProxy, SecretKeyRef};
 use k8s_openapi::api::apps::v1::Deployment;
 
-use crate::names::{Component, INPUT_HASHES, annotation};
+use crate::names::{Component, INPUT_HASHES, RESTART_AT, annotation};
 use crate::observe::{image_of, template_hash};
 use crate::secrets::input_references;
 
@@ -17,6 +17,8 @@ pub enum RolloutReason {
     ImageChanged(String),
     /// A Secret's value or the reference to it changed.
     SecretChanged(SecretKeyRef),
+    /// The annotation that requests a restart changed.
+    RestartRequested(String),
     /// Another part of the pod template changed, such as flags or resources.
     TemplateChanged,
 }
@@ -28,6 +30,7 @@ impl RolloutReason {
         match self {
             Self::ImageChanged(_) => "ImageChanged",
             Self::SecretChanged(_) => "SecretChanged",
+            Self::RestartRequested(_) => "RestartRequested",
             Self::TemplateChanged => "TemplateChanged",
         }
     }
@@ -38,6 +41,7 @@ impl fmt::Display for RolloutReason {
         match self {
             Self::ImageChanged(image) => write!(f, "ImageChanged({image})"),
             Self::SecretChanged(reference) => write!(f, "SecretChanged({reference})"),
+            Self::RestartRequested(value) => write!(f, "RestartRequested({value})"),
             Self::TemplateChanged => f.write_str("TemplateChanged"),
         }
     }
@@ -66,6 +70,11 @@ fn input_hashes(deployment: &Deployment) -> BTreeMap<&str, &str> {
         .collect()
 }
 
+/// The last restart that was requested of a Deployment.
+pub(super) fn restart_of(deployment: &Deployment) -> Option<&str> {
+    annotation(deployment.spec.template.metadata.as_ref()?, RESTART_AT)
+}
+
 /// The reasons why applying `desired` replaces the pods of `live`; empty if it does not.
 #[must_use]
 pub fn rollout_reasons(
@@ -90,6 +99,8 @@ pub fn rollout_reasons(
             reasons.push(RolloutReason::SecretChanged(reference.clone()));
         }
     }
+    let restart = restart_of(desired).filter(|restart| restart_of(live) != Some(restart));
+    reasons.extend(restart.map(|value| RolloutReason::RestartRequested(value.to_owned())));
     if reasons.is_empty() {
         reasons.push(RolloutReason::TemplateChanged);
     }

@@ -1,3 +1,6 @@
+mod annotations;
+mod comparison;
+
 use std::collections::BTreeMap;
 
 use fastllm_crds::{ConditionType, Phase, Reason};
@@ -6,7 +9,7 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use proptest::prelude::*;
 
-use super::{ApplyReason, RolloutReason, Step, control_complete, covers, plan};
+use super::{ApplyReason, RolloutReason, Step, control_complete, plan};
 use crate::fake_cluster::FakeCluster;
 use crate::names::{Component, PAUSE, ROLLOUT_REASON, annotation};
 use crate::observe::{ReadFailure, ReadOutcome, template_hash};
@@ -306,26 +309,6 @@ fn a_removed_field_is_detected() {
         rollouts(&steps),
         [(Component::Gateway, vec![RolloutReason::TemplateChanged])]
     );
-}
-
-#[test]
-fn quantities_are_compared_by_value() {
-    let limits = |cpu: &str| serde_json::json!({"limits": {"cpu": cpu}, "args": ["1000m"]});
-    for (api, user) in [
-        ("500m", "0.5"),
-        ("1", "1000m"),
-        ("1Gi", "1024Mi"),
-        ("1k", "1e3"),
-        ("1536Mi", "1.5Gi"),
-        ("100M", "0.1G"),
-    ] {
-        assert!(covers(&limits(api), &limits(user)), "{api} {user}");
-    }
-    for (api, user) in [("500m", "5"), ("1Gi", "1G"), ("1", "x")] {
-        assert!(!covers(&limits(api), &limits(user)), "{api} {user}");
-    }
-    let other = serde_json::json!({"limits": {"cpu": "1"}, "args": ["1"]});
-    assert!(!covers(&other, &limits("1")));
 }
 
 #[test]

@@ -82,23 +82,31 @@ impl<'a> Assessment<'a> {
         let children = outcome.applied.children();
         let (control, gateway) = (children.control.as_ref(), children.gateway.as_ref());
         let spec = &outcome.proxy.spec;
-        // Without usable Secrets the desired templates are unknown; the live
-        // ones are used instead.
-        let targets = outcome.plan.targets.clone().unwrap_or_else(|| Targets {
-            control: template_hash_or_empty(control),
-            gateway: template_hash_or_empty(gateway),
-        });
+        // Without usable Secrets the desired templates are unknown, and a paused
+        // resource is not rolled out; the live templates are used instead.
+        let desired = outcome.plan.targets.clone();
+        let targets = desired
+            .filter(|_| !outcome.plan.paused)
+            .unwrap_or_else(|| Targets {
+                control: template_hash_or_empty(control),
+                gateway: template_hash_or_empty(gateway),
+            });
+        let replicas = |live: Option<&Deployment>, desired: i32| match live {
+            Some(live) if outcome.plan.paused => Rollout::of(live).desired,
+            _ => desired,
+        };
+        let control_replicas = replicas(control, spec.control.replicas);
         let pods = pods(outcome);
-        let control_complete = control_complete(control, pods, &targets, spec.control.replicas);
+        let control_complete = control_complete(control, pods, &targets, control_replicas);
         let desired_control = DesiredPlane {
             component: Component::Control,
             template: &targets.control,
-            replicas: spec.control.replicas,
+            replicas: control_replicas,
         };
         let desired_gateway = DesiredPlane {
             component: Component::Gateway,
             template: &targets.gateway,
-            replicas: spec.proxy.replicas,
+            replicas: replicas(gateway, spec.proxy.replicas),
         };
         let mut assessment = Self {
             outcome,
@@ -195,6 +203,9 @@ impl<'a> Assessment<'a> {
         if self.outcome.plan.orphans {
             let message = "waiting for the objects of a deleted resource with the same name";
             push(Reason::RollingControlPlane, message.to_owned());
+        }
+        for obstacle in &self.outcome.plan.obstacles {
+            push(obstacle.reason, obstacle.message.clone());
         }
         if let Some(message) = self.retryable_failure() {
             push(Reason::ApplyRejected, message);

@@ -267,12 +267,18 @@ fn paused(assessment: &Assessment<'_>) -> ConditionValue {
     if !assessment.outcome.plan.paused {
         return ConditionValue::is_false(Reason::Complete, "");
     }
-    let steps: Vec<_> = assessment
-        .outcome
-        .plan
+    let plan = assessment.outcome.plan;
+    if !plan.problems.is_empty() {
+        let message = format!("pending steps are unknown: {}", messages(&plan.problems));
+        return ConditionValue::is_true(Reason::Paused, message);
+    }
+    let held = plan.held.iter();
+    let held = held.map(|step| format!("{step}, once the control plane is complete"));
+    let steps: Vec<_> = plan
         .steps
         .iter()
         .map(ToString::to_string)
+        .chain(held)
         .collect();
     let pending = if steps.is_empty() {
         "none".to_owned()

@@ -11,6 +11,7 @@ mod cluster;
 mod controllers;
 mod leadership;
 mod lifecycle;
+mod ownership;
 mod rollout;
 mod secrets;
 mod stored;
