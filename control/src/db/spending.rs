@@ -1,5 +1,5 @@
 use fastllm_contract::{BudgetId, BudgetState, Micros, Timestamp, Tokens};
-use sqlx::PgConnection;
+use sqlx::{Connection as _, PgConnection};
 use time::OffsetDateTime;
 
 use super::{DbError, reconcile, shares};
@@ -103,7 +103,22 @@ pub(crate) struct InFlight {
     pub(crate) cost_micros: i64,
 }
 
-pub(crate) async fn in_flight(
+/// Stored usage of these windows, and the amounts in flight, both of one time: usage
+/// that is stored meanwhile is in exactly one of them.
+pub(crate) async fn amounts(
+    connection: &mut PgConnection,
+    windows: &[WindowId],
+) -> Result<(Vec<BudgetState>, Vec<InFlight>), DbError> {
+    let mut transaction = connection
+        .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        .await?;
+    let stored = stored(&mut transaction, windows).await?;
+    let in_flight = in_flight(&mut transaction, windows).await?;
+    transaction.commit().await?;
+    Ok((stored, in_flight))
+}
+
+async fn in_flight(
     connection: &mut PgConnection,
     windows: &[WindowId],
 ) -> Result<Vec<InFlight>, DbError> {

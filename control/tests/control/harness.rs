@@ -17,6 +17,11 @@ pub(crate) const TOKEN: &str = "pt-canary-token-4a1e";
 pub(crate) const PASSWORD: &str = "canary-password-77c2";
 pub(crate) const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
+/// Counts the connections of control planes that wait for a lock.
+pub(crate) const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
+     WHERE datname = current_database() AND application_name = 'fastllm-control' \
+       AND wait_event_type = 'Lock'";
+
 /// The timeout of conditions, long enough for machines under load.
 const DEADLINE: Duration = Duration::from_secs(30);
 

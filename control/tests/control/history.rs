@@ -9,13 +9,11 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use crate::accounting::{batch, event, reply, send};
-use crate::harness::{Control, Database, PASSWORD, Session, eventually, started, status_and_json};
+use crate::harness::{
+    Control, Database, PASSWORD, Session, WAITING, eventually, started, status_and_json,
+};
 use crate::prices::{micros, with};
 use crate::reconcile::{reconcile, report};
-
-const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
-     WHERE datname = current_database() AND application_name = 'fastllm-control' \
-       AND wait_event_type = 'Lock'";
 
 async fn limits_state(control: &Control) -> LimitsState {
     let request = control.as_gateway(Method::GET, "/limits-state");

@@ -6,14 +6,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::harness::{
-    Control, Database, PASSWORD, Session, command, eventually, set_password, started,
+    Control, Database, PASSWORD, Session, WAITING, command, eventually, set_password, started,
     status_and_json,
 };
 use crate::proxy::Proxy;
-
-const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
-     WHERE datname = current_database() AND application_name = 'fastllm-control' \
-       AND wait_event_type = 'Lock'";
 
 async fn principal(session: &Session<'_>, name: &str) -> i64 {
     let all = session.get("/admin/principals").await;

@@ -5,7 +5,7 @@ use serde_json::json;
 use time::OffsetDateTime;
 
 use crate::accounting::{reply, send};
-use crate::harness::{Control, PASSWORD, Session, started};
+use crate::harness::{Control, PASSWORD, Session, WAITING, eventually, started};
 use crate::prices::{micros, with};
 use crate::reconcile::{budget, budget_share, grant, silent};
 
@@ -169,4 +169,40 @@ async fn settled_amounts_count_as_stored_whatever_is_charged() {
     assert_eq!(share.tokens, Some(grant(1000, 1300, -300)));
     let too_many = send(&control, &batch(3, none.budget.0, 2001)).await;
     assert_eq!((too_many.0, &too_many.1["field"]), (413, &json!("settled")));
+}
+
+/// Usage that is stored between two reads is shown once.
+#[tokio::test]
+async fn used_and_reserved_amounts_are_shown_as_of_one_time() {
+    let (database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let body = json!({ "tokens_total": 1000, "window": "daily" });
+    let none = budget(&database, &control, body).await;
+    let used = BudgetUsage {
+        tokens: Tokens(300),
+        ..none
+    };
+    budget_share(&control, "a", used).await.unwrap();
+    let mut transaction = database.pool.begin().await.unwrap();
+    let store = "LOCK TABLE budget_shares; \
+         UPDATE budget_shares SET tokens_stored = 300; \
+         UPDATE budget_spending SET tokens_used = 300";
+    sqlx::raw_sql(store)
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let shown = async { root.get("/admin/principals/1/budget").await };
+    let commit = async {
+        eventually("the request waits", async || {
+            (database.number(WAITING).await > 0).then_some(())
+        })
+        .await;
+        transaction.commit().await.unwrap();
+    };
+    let (shown, ()) = tokio::join!(shown, commit);
+    let amounts = (&shown["tokens_used"], &shown["tokens_reserved"]);
+    assert_eq!(amounts, (&json!(0), &json!(300)));
+    let shown = root.get("/admin/principals/1/budget").await;
+    let amounts = (&shown["tokens_used"], &shown["tokens_reserved"]);
+    assert_eq!(amounts, (&json!(300), &json!(0)));
 }

@@ -128,8 +128,7 @@ impl BudgetSpending {
     ) -> Result<Self, DbError> {
         let now = clock::timestamp(clock::now());
         let windows: Vec<WindowId> = budgets.filter_map(|budget| present(budget, now)).collect();
-        let stored = spending::stored(connection, &windows).await?;
-        let in_flight = spending::in_flight(connection, &windows).await?;
+        let (stored, in_flight) = spending::amounts(connection, &windows).await?;
         Ok(Self {
             now,
             stored: stored.into_iter().map(|row| (row.budget.0, row)).collect(),
