@@ -1,5 +1,6 @@
 //! The controller: its triggers, and the reconciliation of one resource.
 
+mod models;
 mod undecodable;
 mod watches;
 
@@ -8,7 +9,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fastllm_crds::{ConditionType, FastllmProxy};
+use fastllm_crds::{ConditionType, FastllmProxy, Reason};
 use fastllm_process::back_off::{self, BackOff, Jitter};
 use futures_util::StreamExt as _;
 use futures_util::stream::SelectAll;
@@ -26,14 +27,17 @@ use tokio::time::Instant;
 use crate::apply::{self, ApiServer};
 use crate::error::{Chain, OperatorError};
 use crate::events;
+use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::names::{Component, FIELD_MANAGER};
 use crate::observe::{Caches, ModelsProbe, MutationCache, SecretReader, gather};
-use crate::plan::{ApplyReason, Step, bootstrapped, plan};
+use crate::pacing::Pacer;
+use crate::plan::{ApplyReason, Obstacle, Plan, Step, bootstrapped, plan};
 use crate::problem::Problem;
 use crate::status::{self, ReconcileOutcome};
 use crate::stored::UndecodableProxies;
 
+use models::ReportedModels;
 use watches::{Trigger, Watches};
 
 /// Maximum number of concurrent reconciliations.
@@ -44,6 +48,8 @@ const DEBOUNCE: Duration = Duration::from_millis(50);
 const REQUEUE_READY: Duration = Duration::from_mins(5);
 /// Time until the next reconciliation of a resource that is not ready.
 const REQUEUE: Duration = Duration::from_secs(15);
+/// Time until the next reconciliation of a resource that waits for others.
+const REQUEUE_QUEUED: Duration = Duration::from_secs(2);
 /// Minimum and maximum of the back-off after a failed reconciliation.
 const BACK_OFF: back_off::Config =
     back_off::Config::new(Duration::from_secs(1), Duration::from_mins(5))
@@ -67,6 +73,9 @@ pub struct Controller<P> {
 struct Reconciler<P> {
     caches: Arc<Caches>,
     undecodable: Arc<UndecodableProxies>,
+    reported_models: ReportedModels,
+    pacer: Pacer,
+    health: Arc<Health>,
     api: ApiServer,
     probe: P,
     recorder: Recorder,
@@ -75,6 +84,9 @@ struct Reconciler<P> {
     failures: Mutex<HashMap<ObjectRef<FastllmProxy>, BackOff>>,
 }
 
+/// A resource has to wait for the rollouts of others.
+struct Queued;
+
 /// The result of a reconciliation, which decides when the next one follows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Requeue {
@@ -82,6 +94,8 @@ enum Requeue {
     Ready,
     /// The resource is not ready yet.
     Waiting,
+    /// The resource waits for the rollouts of others.
+    Queued,
     /// A call failed and is retried after a back-off.
     Error,
 }
@@ -91,7 +105,7 @@ impl Requeue {
     fn outcome(self) -> &'static str {
         match self {
             Self::Ready => "ready",
-            Self::Waiting => "waiting",
+            Self::Waiting | Self::Queued => "waiting",
             Self::Error => "error",
         }
     }
@@ -143,15 +157,26 @@ impl<P: ModelsProbe> Controller<P> {
             api: ApiServer::new(client.clone(), Arc::clone(&caches), Arc::clone(metrics)),
             caches,
             undecodable,
+            reported_models: ReportedModels::default(),
+            pacer: Pacer::default(),
+            health: Arc::default(),
             probe,
             recorder: Recorder::new(client.clone(), reporter),
             metrics: Arc::clone(metrics),
             failures: Mutex::default(),
         };
+        let reconciler = Arc::new(reconciler);
+        triggers.push(models::changes(Arc::clone(&reconciler)));
         Self {
-            reconciler: Arc::new(reconciler),
+            reconciler,
             triggers,
         }
+    }
+
+    /// The controller's signs of life.
+    #[must_use]
+    pub fn health(&self) -> Arc<Health> {
+        Arc::clone(&self.reconciler.health)
     }
 
     /// The cached resources.
@@ -191,9 +216,11 @@ impl<P: ModelsProbe> Controller<P> {
             on_synced();
             reports.report_undecodable().await;
         };
+        let health = Arc::clone(&reports.health);
         tokio::select! {
             () = reconciliations => {}
             () = synced => {}
+            () = health.beat() => {}
         }
         Err(OperatorError::TaskEnded("the reconciler"))
     }
@@ -216,6 +243,7 @@ impl<P: ModelsProbe> Reconciler<P> {
     /// Reconciles a resource and schedules its next reconciliation.
     async fn reconcile(&self, proxy: &FastllmProxy) -> Action {
         wait_until_synced(&self.caches).await;
+        let _running = self.health.reconciliation();
         let started = Instant::now();
         let (namespace, name) = (proxy.namespace().unwrap_or_default(), proxy.name_any());
         // The watch may lag behind the status that was written last.
@@ -239,7 +267,9 @@ impl<P: ModelsProbe> Reconciler<P> {
         let job = self.caches.jobs.get(&namespace, &job);
         let bootstrapped = bootstrapped(proxy, job.as_deref());
         let observed = gather(&self.caches, &self.probe, proxy, bootstrapped).await;
-        let plan = plan(proxy, &observed);
+        self.reported_models.record(proxy, &observed.models);
+        let mut plan = plan(proxy, &observed);
+        let queued = self.pace(proxy, &mut plan).is_err();
         let applied = apply::execute(&self.api, proxy, &plan, &observed).await;
         for step in applied.done() {
             tracing::info!("{step}");
@@ -274,13 +304,46 @@ impl<P: ModelsProbe> Reconciler<P> {
         }
         let events = events::events_for(&previous, &status, applied.done());
         events::publish(&self.recorder, &proxy.object_ref(&()), events).await;
+        let ended = status.is_true(ConditionType::Ready) || status.is_true(ConditionType::Stalled);
+        if ended && !queued {
+            let namespace = proxy.namespace().unwrap_or_default();
+            self.pacer.release(&namespace, &proxy.name_any());
+        }
         if failed {
             Requeue::Error
+        } else if queued {
+            Requeue::Queued
         } else if status.is_true(ConditionType::Ready) {
             Requeue::Ready
         } else {
             Requeue::Waiting
         }
+    }
+
+    /// Removes the steps of a plan that have to wait for the rollouts of other
+    /// resources.
+    fn pace(&self, proxy: &FastllmProxy, plan: &mut Plan) -> Result<(), Queued> {
+        let first = plan
+            .steps
+            .iter()
+            .position(|s| s.changed_secrets().next().is_some());
+        let Some(first) = first.filter(|_| !plan.paused) else {
+            return Ok(());
+        };
+        let secrets: Vec<_> = plan.steps.iter().flat_map(Step::changed_secrets).collect();
+        let namespace = proxy.namespace().unwrap_or_default();
+        let admitted = self.pacer.admit(&namespace, &proxy.name_any(), &secrets);
+        let Err(secret) = admitted else {
+            return Ok(());
+        };
+        let message =
+            format!("waiting for other resources that roll out the change of Secret {secret:?}");
+        plan.steps.truncate(first);
+        plan.obstacles.push(Obstacle {
+            reason: Reason::RollingControlPlane,
+            message,
+        });
+        Err(Queued)
     }
 
     fn record_rollouts(&self, step: &Step) {
@@ -307,6 +370,7 @@ impl<P: ModelsProbe> Reconciler<P> {
         let fixed = match requeue {
             Requeue::Ready => Some(REQUEUE_READY),
             Requeue::Waiting => Some(REQUEUE),
+            Requeue::Queued => Some(REQUEUE_QUEUED),
             Requeue::Error => None,
         };
         if let Some(fixed) = fixed {

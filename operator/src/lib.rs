@@ -7,6 +7,7 @@
 
 pub mod apply;
 pub mod build;
+pub mod client;
 pub mod config;
 pub mod controller;
 pub mod error;
@@ -14,10 +15,12 @@ pub mod events;
 #[cfg(test)]
 mod fake_cluster;
 pub mod hash;
+pub mod health;
 pub mod lease;
 pub mod metrics;
 pub mod names;
 pub mod observe;
+pub mod pacing;
 pub mod plan;
 pub mod preflight;
 pub mod problem;

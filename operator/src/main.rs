@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use fastllm_operator::client;
 use fastllm_operator::config::{Cli, Command, RunConfig};
 use fastllm_operator::controller::{self, Controller};
 use fastllm_operator::error::OperatorError;
 use fastllm_operator::lease::{self, Candidate};
 use fastllm_operator::metrics::Metrics;
 use fastllm_operator::observe::HttpModelsProbe;
-use fastllm_operator::serve::{self, ServerState};
+use fastllm_operator::serve::{self, Leader, ServerState};
 use fastllm_operator::tasks::Tasks;
 use fastllm_process::{logging, signals};
-use kube::Client;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -60,7 +60,7 @@ fn start(config: &RunConfig) -> anyhow::Result<()> {
 async fn run(config: &RunConfig) -> anyhow::Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     tracing::info!(version, pod = config.pod_name, "starting");
-    let client = Client::try_default()
+    let client = client::connect()
         .await
         .context("cannot configure the Kubernetes client")?;
     let metrics = Arc::new(Metrics::new()?);
@@ -94,9 +94,12 @@ async fn run(config: &RunConfig) -> anyhow::Result<()> {
         instance: &config.pod_name,
     };
     let controller = Controller::new(controller, &client, probe, &metrics);
-    let proxies = controller.proxies();
-    state.set_syncing(proxies.clone());
-    let on_synced = || state.set_leading(proxies);
+    let leader = Leader {
+        proxies: controller.proxies(),
+        health: controller.health(),
+    };
+    state.set_syncing(leader.clone());
+    let on_synced = || state.set_leading(leader);
     let hold = async {
         if config.leader_elect {
             candidate.hold().await

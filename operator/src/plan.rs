@@ -92,6 +92,23 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// The names of the Secrets whose change the step rolls out.
+    pub fn changed_secrets(&self) -> impl Iterator<Item = &str> {
+        let reasons = match self {
+            Self::Apply {
+                reason: ApplyReason::Rollout(reasons),
+                ..
+            } => &reasons[..],
+            _ => &[],
+        };
+        reasons.iter().filter_map(|reason| match reason {
+            RolloutReason::SecretChanged(reference) => Some(reference.name.as_str()),
+            _ => None,
+        })
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use crate::error::OperatorError;
+use crate::health::Health;
 use crate::metrics::Metrics;
 
 /// Length of the kernel's queue of connections that are not accepted yet.
@@ -24,9 +25,18 @@ enum ReplicaState {
     /// Another replica holds the lease.
     Standby,
     /// This replica is the leader and fills its caches.
-    Syncing(Store<FastllmProxy>),
+    Syncing(Leader),
     /// This replica is the leader and reconciles.
-    Leading(Store<FastllmProxy>),
+    Leading(Leader),
+}
+
+/// What the endpoints of a leader report about.
+#[derive(Clone)]
+pub struct Leader {
+    /// The cached resources.
+    pub proxies: Store<FastllmProxy>,
+    /// The controller's signs of life.
+    pub health: Arc<Health>,
 }
 
 /// State of the HTTP endpoints.
@@ -46,13 +56,13 @@ impl ServerState {
     }
 
     /// Records that this replica became the leader and fills its caches.
-    pub fn set_syncing(&self, proxies: Store<FastllmProxy>) {
-        *self.replica.lock() = ReplicaState::Syncing(proxies);
+    pub fn set_syncing(&self, leader: Leader) {
+        *self.replica.lock() = ReplicaState::Syncing(leader);
     }
 
     /// Records that the caches are filled.
-    pub fn set_leading(&self, proxies: Store<FastllmProxy>) {
-        *self.replica.lock() = ReplicaState::Leading(proxies);
+    pub fn set_leading(&self, leader: Leader) {
+        *self.replica.lock() = ReplicaState::Leading(leader);
     }
 }
 
@@ -71,7 +81,7 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, OperatorError> {
 pub async fn serve(listener: TcpListener, state: Arc<ServerState>) -> Result<(), OperatorError> {
     let router = Router::new()
         .route("/metrics", get(metrics))
-        .route("/healthz", get(|| async { "ok" }))
+        .route("/healthz", get(alive))
         .route("/readyz", get(ready))
         .with_state(state);
     axum::serve(listener, router)
@@ -82,10 +92,22 @@ pub async fn serve(listener: TcpListener, state: Arc<ServerState>) -> Result<(),
 async fn metrics(State(state): State<Arc<ServerState>>) -> String {
     let proxies = match &*state.replica.lock() {
         ReplicaState::Standby => Vec::new(),
-        ReplicaState::Syncing(store) | ReplicaState::Leading(store) => store.state(),
+        ReplicaState::Syncing(leader) | ReplicaState::Leading(leader) => leader.proxies.state(),
     };
     state.metrics.count(proxies.iter().map(AsRef::as_ref));
     state.metrics.render()
+}
+
+/// Whether the process makes progress. A standby replica has nothing to do.
+async fn alive(State(state): State<Arc<ServerState>>) -> (StatusCode, String) {
+    let checked = match &*state.replica.lock() {
+        ReplicaState::Standby => Ok(()),
+        ReplicaState::Syncing(leader) | ReplicaState::Leading(leader) => leader.health.check(),
+    };
+    match checked {
+        Ok(()) => (StatusCode::OK, "ok".to_owned()),
+        Err(wedged) => (StatusCode::INTERNAL_SERVER_ERROR, wedged.to_string()),
+    }
 }
 
 async fn ready(State(state): State<Arc<ServerState>>) -> (StatusCode, &'static str) {
@@ -93,5 +115,35 @@ async fn ready(State(state): State<Arc<ServerState>>) -> (StatusCode, &'static s
         ReplicaState::Standby => (StatusCode::OK, "standby"),
         ReplicaState::Leading(_) => (StatusCode::OK, "leader"),
         ReplicaState::Syncing(_) => (StatusCode::SERVICE_UNAVAILABLE, "syncing caches"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use axum::extract::State;
+    use kube::runtime::reflector;
+
+    use super::{Leader, ServerState, alive};
+    use crate::health::Health;
+    use crate::metrics::Metrics;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_liveness_of_a_leader_depends_on_its_controller() {
+        let state = Arc::new(ServerState::new(Arc::new(Metrics::new().unwrap())));
+        tokio::time::advance(Duration::from_mins(5)).await;
+        let (status, _) = alive(State(Arc::clone(&state))).await;
+        assert_eq!(status, 200);
+        let (proxies, _writer) = reflector::store();
+        let health = Arc::new(Health::default());
+        state.set_leading(Leader { proxies, health });
+        let (status, _) = alive(State(Arc::clone(&state))).await;
+        assert_eq!(status, 200);
+        tokio::time::advance(Duration::from_mins(5)).await;
+        let (status, body) = alive(State(state)).await;
+        assert_eq!(status, 500);
+        assert_eq!(body, "the controller has not run for 300 seconds");
     }
 }

@@ -67,6 +67,12 @@ impl Caches {
         .collect()
     }
 
+    /// The address of a gateway pod of a resource that serves requests.
+    #[must_use]
+    pub fn serving_gateway(&self, namespace: &str, name: &str) -> Option<String> {
+        serving_address(&self.pods(namespace, name)).map(str::to_owned)
+    }
+
     fn pods(&self, namespace: &str, name: &str) -> Vec<PodView> {
         let ours = self.pods.state_filter(|pod| {
             pod.metadata.namespace.as_deref() == Some(namespace)
@@ -76,6 +82,14 @@ impl Caches {
         pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         pods
     }
+}
+
+/// The address of the first gateway pod that serves requests.
+fn serving_address(pods: &[PodView]) -> Option<&str> {
+    let mut serving = pods
+        .iter()
+        .filter(|pod| pod.component == Component::Gateway && pod.ready && !pod.terminating);
+    serving.find_map(|pod| pod.ip.as_deref())
 }
 
 fn get<K>(cache: &MutationCache<K>, namespace: &str, name: &str) -> Option<K>
@@ -199,10 +213,7 @@ pub async fn gather<P: ModelsProbe>(
         }
     }
     let pods = caches.pods(&namespace, &name);
-    let serving = pods.iter().find(|pod| {
-        pod.component == Component::Gateway && pod.ready && !pod.terminating && pod.ip.is_some()
-    });
-    let models = match serving.and_then(|pod| pod.ip.as_deref()) {
+    let models = match serving_address(&pods) {
         Some(ip) => probe.models(ip).await,
         None => Observed::default().models,
     };

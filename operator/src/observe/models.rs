@@ -7,6 +7,7 @@ use reqwest::redirect::Policy;
 use serde::Deserialize;
 
 use super::{ReadFailure, ReadOutcome};
+use crate::client::AGENT;
 use crate::names::STATUS_PORT;
 
 /// Timeout of a request to a gateway.
@@ -37,6 +38,7 @@ impl HttpModelsProbe {
     pub fn new() -> Result<Self, reqwest::Error> {
         let client = reqwest::Client::builder()
             .timeout(TIMEOUT)
+            .user_agent(AGENT)
             .no_proxy()
             // A forged gateway pod must not be able to redirect the operator.
             .redirect(Policy::none())
@@ -84,7 +86,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
-    use super::{HttpModelsProbe, ReadFailure};
+    use super::{AGENT, HttpModelsProbe, ReadFailure};
 
     /// Sends one response, and returns the request.
     async fn respond(listener: &TcpListener, response: &str) -> String {
@@ -104,6 +106,10 @@ mod tests {
         let probe = HttpModelsProbe::new().unwrap();
         let (request, found) = tokio::join!(respond(&listener, response), probe.fetch(gateway));
         assert!(request.starts_with("GET /health "), "{request}");
+        assert!(
+            request.contains(&format!("user-agent: {AGENT}\r\n")),
+            "{request}"
+        );
         found
     }
 

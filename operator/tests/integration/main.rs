@@ -12,6 +12,7 @@ mod controllers;
 mod leadership;
 mod lifecycle;
 mod ownership;
+mod pacing;
 mod rollout;
 mod secrets;
 mod stored;

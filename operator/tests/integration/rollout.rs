@@ -178,6 +178,20 @@ async fn an_installation_without_models_is_ready() {
 }
 
 #[tokio::test]
+async fn a_changed_number_of_models_is_reported() {
+    let cluster = TestCluster::new("served").await;
+    cluster.models.set(ReadOutcome::Known(0));
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    for (count, value, reason) in [(3, "True", "Served"), (0, "False", "NoModels")] {
+        cluster.models.set(ReadOutcome::Known(count));
+        cluster
+            .until("llm", |s| is(s, ConditionType::ModelsServed, value, reason))
+            .await;
+    }
+}
+
+#[tokio::test]
 async fn an_owned_field_is_restored_and_a_foreign_one_is_kept() {
     use k8s_openapi::api::apps::v1::Deployment;
     use kube::api::{Api, Patch, PatchParams};
