@@ -127,25 +127,40 @@ impl DatabaseConfig {
             .database_url
             .as_ref()
             .ok_or_else(|| Error::Config("no database: set FASTLLM_DATABASE_URL".to_owned()))?;
-        let wrong = || {
-            Error::Config(
-                "the database URL is malformed: expected postgres://user:password@host/name"
-                    .to_owned(),
-            )
-        };
-        if !["postgres://", "postgresql://"]
+        let wrong = |problem: &str| Error::Config(format!("the database URL {problem}"));
+        let malformed = "is malformed: expected postgres://user:password@host/name";
+        let rest = ["postgres://", "postgresql://"]
             .iter()
-            .any(|scheme| url.expose().starts_with(scheme))
-        {
-            return Err(wrong());
+            .find_map(|scheme| url.expose().strip_prefix(scheme))
+            .ok_or_else(|| wrong(malformed))?;
+        if has_unencoded_password(rest) {
+            return Err(wrong(
+                "has a user name or password with a character that must be percent-encoded: \
+                 / as %2F, ? as %3F, # as %23, @ as %40, % as %25",
+            ));
         }
-        let options = PgConnectOptions::from_str(url.expose()).map_err(|_| wrong())?;
+        let options = PgConnectOptions::from_str(url.expose()).map_err(|_| wrong(malformed))?;
         let options = options.application_name("fastllm-control");
         Ok(match &self.ca_bundle {
             Some(bundle) if !url.expose().contains("sslrootcert=") => options.ssl_root_cert(bundle),
             _ => options,
         })
     }
+}
+
+/// Whether the part of a URL behind its scheme appears to contain a reserved character in
+/// the user name or the password, so that host, path or query begin within them.
+fn has_unencoded_password(rest: &str) -> bool {
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, behind) = rest.split_at(end);
+    let path = behind.split(['?', '#']).next().unwrap_or_default();
+    let (credentials, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let is_encoded = credentials.split('%').skip(1).all(|escape| {
+        let digits = escape.as_bytes().get(..2).unwrap_or_default();
+        digits.len() == 2 && digits.iter().all(u8::is_ascii_hexdigit)
+    });
+    let cut = host.is_empty() || credentials.is_empty();
+    credentials.contains('@') || !is_encoded || path.contains('@') || cut && behind.contains('@')
 }
 
 /// The encryption keys for stored credentials: `FASTLLM_ENCRYPTION_KEY` (64
@@ -170,16 +185,48 @@ pub(crate) fn vault_from_environment() -> Result<Vault, Error> {
 mod tests {
     use super::*;
 
+    fn options(url: &str) -> Result<PgConnectOptions, Error> {
+        let config = DatabaseConfig {
+            database_url: Some(Secret::new(url)),
+            database_max_connections: 1,
+            ca_bundle: None,
+        };
+        config.options()
+    }
+
+    #[test]
+    fn reserved_characters_in_a_password_are_an_error_that_names_the_cure() {
+        for url in [
+            "postgres://u:canary/x@h/d",
+            "postgres://u:12/34@h/d",
+            "postgres://u:canary?x@h/d",
+            "postgres://u:canary#x@h/d",
+            "postgres://u:canary@x@h/d",
+            "postgres://u:canary%x@h/d",
+            "postgres://u:canary%@h/d",
+            "postgres://u/x:canary@h/d",
+            "postgres://u:canary//@h/d",
+        ] {
+            let error = options(url).unwrap_err().to_string();
+            assert!(error.contains("/ as %2F"), "{url}: {error}");
+            assert!(!error.contains("canary"), "{error}");
+        }
+        for url in [
+            "postgres://u:a%2Fb%3Fc%23d%40e%25f:g+h!$&'()*,;=~@h:5432/d?sslmode=require",
+            "postgresql://h/d",
+            "postgres://u@h/d?options=-c%20x%3Dy",
+            "postgres:///d?host=/run/postgresql&user=u",
+            "postgres://u:p@[::1]:5432/d",
+        ] {
+            assert!(options(url).is_ok(), "{url}");
+        }
+    }
+
     #[test]
     fn errors_do_not_contain_the_database_url() {
         for url in ["mysql://u:canary-77@h/d", "postgres://u:canary-77@h:port/d"] {
-            let config = DatabaseConfig {
-                database_url: Some(Secret::new(url)),
-                database_max_connections: 1,
-                ca_bundle: None,
-            };
-            let error = config.options().unwrap_err();
-            assert!(!format!("{error} {error:?} {config:?}").contains("canary-77"));
+            let error = options(url).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("canary-77"));
             assert_eq!(error.exit_code(), 2);
         }
     }

@@ -29,12 +29,16 @@ pub(crate) mod teams;
 pub(crate) mod usage;
 pub(crate) mod virtual_models;
 
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, Postgres};
-use sqlx::{Connection, PgConnection, PgPool};
-use tokio::time::timeout;
+use sqlx::{Connection, PgConnection, PgPool, PgTransaction, SqlStr, Transaction};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
 
 pub(crate) use change::{Actor, AuditEntry, Change};
 pub(crate) use error::{DbError, Failure};
@@ -44,6 +48,9 @@ pub(crate) use subject::SubjectId;
 /// How long a request waits for a connection: short enough to report an unavailable
 /// database quickly, long enough for a busy pool.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long opening a connection may take before it is checked whether the database
+/// refuses connections.
+const CONNECT_CHECK: Duration = Duration::from_millis(50);
 /// How long a connection may take to finish an abandoned query before it is closed:
 /// connections to a silent peer must not exhaust the pool.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,9 +58,12 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The database: a pool that connects when it is first used.
 #[derive(Clone)]
 pub(crate) struct Db {
+    options: PgConnectOptions,
     pool: PgPool,
     /// A separate connection for LISTEN, so that it never takes one from requests.
     listen_pool: PgPool,
+    /// Held while it is checked whether the database refuses connections.
+    checking: Arc<Mutex<()>>,
 }
 
 /// The requested part of a list.
@@ -95,16 +105,64 @@ impl Db {
         };
         Self {
             pool: pool(max_connections).connect_lazy_with(options.clone()),
-            listen_pool: pool(1).connect_lazy_with(options),
+            listen_pool: pool(1).connect_lazy_with(options.clone()),
+            options,
+            checking: Arc::default(),
         }
     }
 
+    /// A connection of the pool. Fails at once while the database refuses connections;
+    /// the pool itself would try again until its timeout.
     pub(crate) async fn acquire(&self) -> Result<PoolConnection<Postgres>, DbError> {
-        Ok(self.pool.acquire().await?)
+        tokio::select! {
+            biased;
+            acquired = self.pool.acquire() => Ok(acquired?),
+            refused = self.refused() => Err(refused),
+        }
     }
 
-    pub(crate) fn pool(&self) -> &PgPool {
-        &self.pool
+    /// Begins a transaction that reads one state of the database.
+    pub(crate) async fn begin_reading(&self) -> Result<PgTransaction<'static>, DbError> {
+        let begin = SqlStr::from_static("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
+        Ok(Transaction::begin(self.acquire().await?, Some(begin)).await?)
+    }
+
+    /// Begins a transaction.
+    pub(crate) async fn begin(&self) -> Result<PgTransaction<'static>, DbError> {
+        Ok(Transaction::begin(self.acquire().await?, None).await?)
+    }
+
+    /// Completes if the database refuses connections when a new one takes longer than
+    /// usual.
+    async fn refused(&self) -> DbError {
+        let mut pause = CONNECT_CHECK;
+        loop {
+            sleep(pause).await;
+            let checking = self.checking.lock().await;
+            match self.connect().await {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    return error.into();
+                }
+                // The pool is busy, or the connection fails in another way.
+                Ok(()) | Err(_) => {}
+            }
+            drop(checking);
+            pause *= 2;
+        }
+    }
+
+    async fn connect(&self) -> io::Result<()> {
+        let port = self.options.get_port();
+        if let Some(path) = self.options.get_socket() {
+            let socket = path.join(format!(".s.PGSQL.{port}"));
+            return UnixStream::connect(socket).await.map(drop);
+        }
+        TcpStream::connect((self.options.get_host(), port)).await.map(drop)
+    }
+
+    /// The numbers of idle and of all connections.
+    pub(crate) fn connections(&self) -> (usize, u32) {
+        (self.pool.num_idle(), self.pool.size())
     }
 
     pub(crate) fn listen_pool(&self) -> &PgPool {

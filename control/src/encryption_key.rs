@@ -2,7 +2,6 @@
 //! encrypted with.
 
 use fastllm_contract::Secret;
-use sqlx::Connection;
 
 use crate::Error;
 use crate::crypto::{KeyId, Vault};
@@ -20,8 +19,7 @@ const CHECK: &str = "fastllm";
 /// [`Error::EncryptionKey`] if the database has another key, or a credential that none
 /// of the keys opens; errors of the database.
 pub(crate) async fn confirm(db: &Db, vault: &Vault) -> Result<(), Error> {
-    let mut connection = db.acquire().await?;
-    let mut transaction = connection.begin().await.map_err(DbError::from)?;
+    let mut transaction = db.begin().await?;
     let stored = encryption_key::lock(&mut transaction).await?;
     let headers = encryption_key::headers(&mut transaction).await?;
     let missing = headers.iter().filter_map(|header| KeyId::of(header));

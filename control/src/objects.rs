@@ -13,13 +13,13 @@ use serde::de::{
 pub(crate) struct Objects<T>(pub(crate) T);
 
 /// A visitor, or one of the accesses that a visitor receives.
-struct Inner<T> {
+struct Wrapped<T> {
     inner: T,
     /// Whether the visitor expects a structure.
     is_structure: bool,
 }
 
-impl<T> Inner<T> {
+impl<T> Wrapped<T> {
     fn of(inner: T) -> Self {
         Self {
             inner,
@@ -31,7 +31,7 @@ impl<T> Inner<T> {
 macro_rules! forward {
     ($($method:ident($($name:ident: $kind:ty),*);)*) => {
         $(fn $method<V: Visitor<'de>>(self, $($name: $kind,)* visitor: V) -> Result<V::Value, D::Error> {
-            self.0.$method($($name,)* Inner::of(visitor))
+            self.0.$method($($name,)* Wrapped::of(visitor))
         })*
     };
 }
@@ -78,7 +78,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Objects<D> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, D::Error> {
-        let visitor = Inner {
+        let visitor = Wrapped {
             inner: visitor,
             is_structure: true,
         };
@@ -98,7 +98,7 @@ macro_rules! visit {
     };
 }
 
-impl<'de, V: Visitor<'de>> Visitor<'de> for Inner<V> {
+impl<'de, V: Visitor<'de>> Visitor<'de> for Wrapped<V> {
     type Value = V::Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,19 +148,19 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Inner<V> {
         if self.is_structure {
             return Err(A::Error::invalid_type(Unexpected::Seq, &self));
         }
-        self.inner.visit_seq(Inner::of(seq))
+        self.inner.visit_seq(Wrapped::of(seq))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<V::Value, A::Error> {
-        self.inner.visit_map(Inner::of(map))
+        self.inner.visit_map(Wrapped::of(map))
     }
 
     fn visit_enum<A: EnumAccess<'de>>(self, data: A) -> Result<V::Value, A::Error> {
-        self.inner.visit_enum(Inner::of(data))
+        self.inner.visit_enum(Wrapped::of(data))
     }
 }
 
-impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Inner<S> {
+impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Wrapped<S> {
     type Value = S::Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<S::Value, D::Error> {
@@ -168,14 +168,14 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Inner<S> {
     }
 }
 
-impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Inner<A> {
+impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Wrapped<A> {
     type Error = A::Error;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, A::Error> {
-        self.inner.next_element_seed(Inner::of(seed))
+        self.inner.next_element_seed(Wrapped::of(seed))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -183,18 +183,18 @@ impl<'de, A: SeqAccess<'de>> SeqAccess<'de> for Inner<A> {
     }
 }
 
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for Inner<A> {
+impl<'de, A: MapAccess<'de>> MapAccess<'de> for Wrapped<A> {
     type Error = A::Error;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(
         &mut self,
         seed: S,
     ) -> Result<Option<S::Value>, A::Error> {
-        self.inner.next_key_seed(Inner::of(seed))
+        self.inner.next_key_seed(Wrapped::of(seed))
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, A::Error> {
-        self.inner.next_value_seed(Inner::of(seed))
+        self.inner.next_value_seed(Wrapped::of(seed))
     }
 
     fn size_hint(&self) -> Option<usize> {
@@ -202,20 +202,20 @@ impl<'de, A: MapAccess<'de>> MapAccess<'de> for Inner<A> {
     }
 }
 
-impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Inner<A> {
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Wrapped<A> {
     type Error = A::Error;
-    type Variant = Inner<A::Variant>;
+    type Variant = Wrapped<A::Variant>;
 
     fn variant_seed<S: DeserializeSeed<'de>>(
         self,
         seed: S,
     ) -> Result<(S::Value, Self::Variant), A::Error> {
-        let (value, variant) = self.inner.variant_seed(Inner::of(seed))?;
-        Ok((value, Inner::of(variant)))
+        let (value, variant) = self.inner.variant_seed(Wrapped::of(seed))?;
+        Ok((value, Wrapped::of(variant)))
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Inner<A> {
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Wrapped<A> {
     type Error = A::Error;
 
     fn unit_variant(self) -> Result<(), A::Error> {
@@ -223,11 +223,11 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Inner<A> {
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, A::Error> {
-        self.inner.newtype_variant_seed(Inner::of(seed))
+        self.inner.newtype_variant_seed(Wrapped::of(seed))
     }
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
-        self.inner.tuple_variant(len, Inner::of(visitor))
+        self.inner.tuple_variant(len, Wrapped::of(visitor))
     }
 
     fn struct_variant<V: Visitor<'de>>(
@@ -235,7 +235,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Inner<A> {
         fields: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, A::Error> {
-        let visitor = Inner {
+        let visitor = Wrapped {
             inner: visitor,
             is_structure: true,
         };

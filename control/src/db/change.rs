@@ -38,7 +38,7 @@ pub(crate) struct Change {
 
 impl Change {
     pub(crate) async fn begin(db: &Db, actor: Actor) -> Result<Self, DbError> {
-        let mut transaction = db.pool().begin().await?;
+        let mut transaction = db.begin().await?;
         // A change that hangs would block all others.
         sqlx::query!(
             "SELECT set_config('lock_timeout', '5s', true) AS lock, \

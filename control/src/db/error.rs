@@ -40,7 +40,10 @@ pub enum DbError {
 pub enum Outage {
     /// Reading or writing failed. The original error may contain the address.
     #[error("{0}")]
-    Io(io::ErrorKind),
+    Io(String),
+    /// The peer sent something else than PostgreSQL's protocol.
+    #[error("the peer does not respond like PostgreSQL: check host and port of the database URL")]
+    Protocol,
     /// All connections of the pool are in use, or none can be opened.
     #[error("timed out waiting for a connection")]
     NoConnection,
@@ -70,9 +73,6 @@ pub enum Failure {
     /// The options of the connection are invalid.
     #[error("invalid connection options")]
     Options,
-    /// The database sent an unexpected message.
-    #[error("unexpected protocol message")]
-    Protocol,
     /// A value of a row is not of the expected type.
     #[error("cannot decode a value")]
     Decode,
@@ -106,7 +106,8 @@ impl From<sqlx::Error> for DbError {
     fn from(error: sqlx::Error) -> Self {
         match error {
             sqlx::Error::RowNotFound => Self::NotFound,
-            sqlx::Error::Io(error) => Self::Unavailable(Outage::Io(error.kind())),
+            sqlx::Error::Io(error) => error.into(),
+            sqlx::Error::Protocol(_) => Self::Unavailable(Outage::Protocol),
             sqlx::Error::PoolTimedOut => Self::Unavailable(Outage::NoConnection),
             sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
                 Self::Unavailable(Outage::ShuttingDown)
@@ -125,6 +126,33 @@ impl From<sqlx::Error> for DbError {
             }
             other => Self::Failed(Failure::of_driver(&other)),
         }
+    }
+}
+
+impl From<io::Error> for DbError {
+    fn from(error: io::Error) -> Self {
+        Self::Unavailable(match error.kind() {
+            // What follows an agreement on TLS is not TLS.
+            io::ErrorKind::InvalidData => Outage::Protocol,
+            _ => Outage::Io(io_reason(&error)),
+        })
+    }
+}
+
+/// The reason of an I/O error without its address: the operating system's text, or that
+/// of the error's kind.
+fn io_reason(error: &io::Error) -> String {
+    /// How the standard library names a failed lookup, whose kind has no name.
+    const LOOKUP: &str = "failed to lookup address information";
+    if let Some(code) = error.raw_os_error() {
+        return io::Error::from_raw_os_error(code).to_string();
+    }
+    if error.to_string().starts_with(LOOKUP) {
+        return "the host name cannot be resolved".to_owned();
+    }
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the peer closed the connection".to_owned(),
+        kind => kind.to_string(),
     }
 }
 
@@ -155,7 +183,6 @@ impl Failure {
     fn of_driver(error: &sqlx::Error) -> Self {
         match error {
             sqlx::Error::Configuration(_) => Self::Options,
-            sqlx::Error::Protocol(_) => Self::Protocol,
             sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => Self::Decode,
             sqlx::Error::Encode(_) => Self::Encode,
             _ => Self::Other,
@@ -200,5 +227,24 @@ mod tests {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         let error = DbError::from(sqlx::Error::Io(refused));
         assert_eq!(Chain(&error).to_string(), "unreachable: connection refused");
+    }
+
+    #[tokio::test]
+    async fn the_reason_of_an_io_error_is_named() {
+        let unresolved = tokio::net::TcpStream::connect(("canary.invalid", 1)).await;
+        for (error, reason) in [
+            (unresolved.unwrap_err(), "the host name cannot be resolved"),
+            (
+                io::Error::from_raw_os_error(101),
+                "Network is unreachable (os error 101)",
+            ),
+            (
+                io::Error::new(io::ErrorKind::UnexpectedEof, "canary"),
+                "the peer closed the connection",
+            ),
+        ] {
+            let text = Chain(&DbError::from(error)).to_string();
+            assert_eq!(text, format!("unreachable: {reason}"));
+        }
     }
 }

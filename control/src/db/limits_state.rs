@@ -9,10 +9,7 @@ use super::{Db, DbError, budgets, reconcile, spending};
 /// Reads the limits state in one transaction. Sorted, so that every control plane
 /// replica returns the same bytes for the same state.
 pub(crate) async fn read(db: &Db) -> Result<LimitsState, DbError> {
-    let mut transaction = db
-        .pool()
-        .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        .await?;
+    let mut transaction = db.begin_reading().await?;
     let fleet = reconcile::fleet(&mut transaction, None).await?;
     let prices = model_prices(&mut transaction).await?;
     let windows: Vec<WindowId> = budgets::find(&mut transaction, None)

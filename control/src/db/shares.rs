@@ -59,7 +59,7 @@ impl LockedWindows {
     /// Begins the transaction. `windows` are sorted and unique.
     pub(crate) async fn begin(db: &Db, windows: Vec<WindowId>) -> Result<Self, DbError> {
         ensure(&mut *db.acquire().await?, &windows).await?;
-        let mut transaction = db.pool().begin().await?;
+        let mut transaction = db.begin().await?;
         // A transaction that hangs would prevent usage from being stored.
         sqlx::query!(
             "SELECT set_config('lock_timeout', '5s', true) AS lock, \

@@ -76,11 +76,7 @@ pub(crate) struct ShardState {
 
 impl SnapshotReader {
     pub(crate) async fn begin(db: &Db) -> Result<Self, DbError> {
-        let transaction = db
-            .pool()
-            .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            .await?;
-        Ok(Self(transaction))
+        Ok(Self(db.begin_reading().await?))
     }
 
     pub(crate) async fn state(&mut self) -> Result<ConfigState, DbError> {

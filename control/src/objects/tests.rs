@@ -17,13 +17,13 @@ struct Nested {
     list: Vec<Pair>,
     map: BTreeMap<String, Pair>,
     optional: Option<Pair>,
-    wrapped: Wrapped,
+    newtype: Newtype,
     chosen: Choice,
     tuple: (u8, String),
 }
 
 #[derive(Debug, PartialEq, Deserialize)]
-struct Wrapped(Pair);
+struct Newtype(Pair);
 
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -41,10 +41,10 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 
 /// The document with these parts in the place of its objects.
 fn nested(parts: [&str; 5]) -> String {
-    let [list, map, optional, wrapped, chosen] = parts;
+    let [list, map, optional, newtype, chosen] = parts;
     format!(
         "{{\"list\":[{list}],\"map\":{{\"a\":{map}}},\"optional\":{optional},\
-         \"wrapped\":{wrapped},\"chosen\":{chosen},\"tuple\":[1,\"x\"]}}"
+         \"newtype\":{newtype},\"chosen\":{chosen},\"tuple\":[1,\"x\"]}}"
     )
 }
 

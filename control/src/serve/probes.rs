@@ -40,8 +40,8 @@ async fn ready(State(app): State<AppState>) -> Response {
 }
 
 async fn metrics(State(app): State<AppState>) -> Response {
-    app.metrics
-        .connections(app.db.pool().num_idle(), app.db.pool().size());
+    let (idle, all) = app.db.connections();
+    app.metrics.connections(idle, all);
     (
         [(header::CONTENT_TYPE, "text/plain; version=0.0.4")],
         app.metrics.render(),

@@ -32,8 +32,13 @@ const UNAVAILABLE_BACK_OFF: back_off::Config =
 const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The last known availability of the database, reported by the readiness probe.
-#[derive(Default)]
 pub(crate) struct DatabaseStatus(RwLock<Option<String>>);
+
+impl Default for DatabaseStatus {
+    fn default() -> Self {
+        Self(RwLock::new(Some("not connected yet".to_owned())))
+    }
+}
 
 impl DatabaseStatus {
     /// The last error, if the database is unavailable.
@@ -41,10 +46,10 @@ impl DatabaseStatus {
         self.0.read().clone()
     }
 
-    /// Records the last error. Returns whether the availability changed.
+    /// Records the last error. Returns whether it differs from the former one.
     pub(crate) fn record(&self, problem: Option<String>) -> bool {
         let mut held = self.0.write();
-        let changed = held.is_some() != problem.is_some();
+        let changed = *held != problem;
         *held = problem;
         changed
     }

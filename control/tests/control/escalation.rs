@@ -156,10 +156,10 @@ async fn config_write_brings_no_access_of_others_back() {
     ];
     attempt(&control, "writer", attempts).await;
     let permissions = ["config:write on *", "model:invoke on model/a*"];
-    principal(&root, "holder", &permissions).await;
+    principal(&root, "owner", &permissions).await;
     attempt(
         &control,
-        "holder",
+        "owner",
         vec![(Method::PATCH, key, enable(), 204)],
     )
     .await;
@@ -177,7 +177,7 @@ async fn keys_are_made_by_those_who_have_what_the_keys_permit() {
         "key:create on *",
         "model:invoke on model/a*",
     ];
-    principal(&root, "holder", &permissions).await;
+    principal(&root, "owner", &permissions).await;
     let keys = "/admin/keys".to_owned();
     let attempts = vec![
         (
@@ -191,7 +191,7 @@ async fn keys_are_made_by_those_who_have_what_the_keys_permit() {
         (Method::POST, keys.clone(), key_of(clerk), 200),
     ];
     attempt(&control, "clerk", attempts).await;
-    let permissions = "/admin/roles/holder/permissions".to_owned();
+    let permissions = "/admin/roles/owner/permissions".to_owned();
     let attempts = vec![
         (
             Method::POST,
@@ -208,7 +208,7 @@ async fn keys_are_made_by_those_who_have_what_the_keys_permit() {
         (Method::POST, permissions, grant("mcp:invoke", "mcp/a"), 403),
         (Method::POST, keys, key_of(user), 200),
     ];
-    attempt(&control, "holder", attempts).await;
+    attempt(&control, "owner", attempts).await;
 }
 
 #[tokio::test]

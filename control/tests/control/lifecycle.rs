@@ -1,7 +1,12 @@
 use std::process::Output;
+use std::time::Duration;
 
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::harness::{
     Control, Database, PASSWORD, command, eventually, set_password, started, status_and_json,
@@ -17,6 +22,7 @@ async fn control_starts_without_a_database_and_becomes_ready_once_there_is_one()
     let database = Database::create().await;
     let mut proxy = Proxy::new(&database).await;
     let control = Control::launch(&database.url(Some(proxy.address)), &[]).await;
+    assert_ne!(readiness(&control).await.1["database"], "ok");
     let (status, body) = eventually("the missing database is reported", async || {
         Some(readiness(&control).await).filter(|(_, body)| {
             body["database"]
@@ -32,6 +38,50 @@ async fn control_starts_without_a_database_and_becomes_ready_once_there_is_one()
     assert_eq!((status, &body["code"]), (503, &json!("no_snapshot")));
     proxy.open().await;
     control.ready().await;
+}
+
+/// Something else than PostgreSQL: sends `reply` to what it receives, and closes.
+async fn other_server(reply: &'static [u8]) -> (std::net::SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // The client may have closed the connection.
+            let _ = stream.read(&mut [0; 512]).await;
+            let _ = stream.write_all(reply).await;
+        }
+    });
+    (address, task)
+}
+
+#[tokio::test]
+async fn control_waits_for_postgresql_and_names_what_is_in_its_place() {
+    let other = "unreachable: the peer does not respond like PostgreSQL";
+    let closed = "unreachable: the peer closed the connection";
+    for (reply, reason) in [
+        (&b"HTTP/1.1 503 Service Unavailable\r\n\r\n"[..], other),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", other),
+        (b"\x00\x00\x00\x00\xff\xff\xff\xff", other),
+        (b"", other),
+        // An agreement not to use TLS, and no more.
+        (b"N", closed),
+    ] {
+        let database = Database::create().await;
+        let (address, server) = other_server(reply).await;
+        let mut control = Control::launch(&database.url(Some(address)), &[]).await;
+        let body = eventually("the reason is reported", async || {
+            let (status, body) = readiness(&control).await;
+            assert_eq!(status, 503, "{body}");
+            let text = body["database"].as_str().unwrap().to_owned();
+            text.contains(reason).then_some(body)
+        });
+        let body = body.await;
+        assert!(!body.to_string().contains("127.0.0.1"), "{body}");
+        server.abort();
+        control.terminate();
+        assert_eq!(control.exit_code().await, Some(0), "{}", control.log());
+    }
 }
 
 #[tokio::test]
@@ -69,12 +119,17 @@ async fn control_survives_database_outages() {
     assert_eq!(ahead.status(), StatusCode::NOT_MODIFIED);
     // An entity tag would assign the served version to its different content.
     assert_eq!(ahead.headers().get(header::ETAG), None);
-    // Sessions and tokens are not rejected as invalid.
-    let (status, body) = status_and_json(root.request(Method::GET, "/admin/models")).await;
-    assert_eq!(
-        (status, &body["code"]),
-        (503, &json!("database_unavailable"))
-    );
+    // Sessions and tokens are not rejected as invalid. A refused connection is known at
+    // once, before the timeout of three seconds for a connection.
+    for _ in 0..3 {
+        let request = status_and_json(root.request(Method::GET, "/admin/models"));
+        let reply = timeout(Duration::from_secs(2), request).await;
+        let (status, body) = reply.unwrap();
+        assert_eq!(
+            (status, &body["code"]),
+            (503, &json!("database_unavailable"))
+        );
+    }
     let empty = json!({ "replica": "r", "boot_id": "b", "sequence": 1, "events": [] });
     let usage = control.as_gateway(Method::POST, "/usage").json(&empty);
     assert_eq!(

@@ -41,7 +41,8 @@ impl Edit {
         given: &[(String, String)],
     ) -> Result<(), ApiError> {
         let held = principals::permissions(self.change.connection(), self.caller).await?;
-        match given.iter().find(|wanted| !is_held(&held, wanted)) {
+        let missing = given.iter().find(|(verb, on)| !is_held(&held, verb, on));
+        match missing {
             Some((verb, resource)) => Err(ApiError::new(
                 ErrorCode::PermissionDenied,
                 format!("this requires the permission {verb} on {resource}, which it would give"),
@@ -83,7 +84,7 @@ impl Edit {
 
 /// Whether one of the permissions includes the wanted one: the same verb on the same
 /// resource, on `*`, or on a prefix that ends with `*`.
-fn is_held(held: &[(String, String)], (wanted, on): &(String, String)) -> bool {
+fn is_held(held: &[(String, String)], wanted: &str, on: &str) -> bool {
     held.iter().any(|(verb, resource)| {
         let included = resource
             .strip_suffix('*')
@@ -127,11 +128,11 @@ mod tests {
         ] {
             let held = [pair(verb, on)];
             assert_eq!(
-                is_held(&held, &pair(wanted, wanted_on)),
+                is_held(&held, wanted, wanted_on),
                 expected,
                 "{on} {wanted_on}"
             );
         }
-        assert!(!is_held(&[], &pair("model:invoke", "model/a")));
+        assert!(!is_held(&[], "model:invoke", "model/a"));
     }
 }

@@ -73,7 +73,7 @@ enum InsertMode {
 }
 
 async fn attempt(db: &Db, batch: &Batch<'_>, mode: InsertMode) -> Result<BatchOutcome, DbError> {
-    let mut transaction = db.pool().begin().await?;
+    let mut transaction = db.begin().await?;
     if !record_sequence(&mut transaction, &batch.id).await? {
         return Ok(BatchOutcome::Duplicate);
     }
@@ -278,7 +278,7 @@ async fn touch_keys(db: &Db, rows: &[Row<'_>]) -> Result<(), DbError> {
         &keys,
         &times,
     )
-    .execute(db.pool())
+    .execute(&mut *db.acquire().await?)
     .await?;
     Ok(())
 }
