@@ -8,5 +8,4 @@ mod vault;
 pub(crate) use password::{Passwords, check_policy, hash_now};
 pub(crate) use throttle::LoginThrottle;
 pub(crate) use token::{ApiKey, SessionToken, TokenSet, digest};
-pub use vault::{KeyId, KeyIds};
-pub(crate) use vault::{OpenError, SealedCredential, Vault};
+pub(crate) use vault::{KeyId, OpenError, SealedCredential, Vault};

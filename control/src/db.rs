@@ -157,7 +157,9 @@ impl Db {
             let socket = path.join(format!(".s.PGSQL.{port}"));
             return UnixStream::connect(socket).await.map(drop);
         }
-        TcpStream::connect((self.options.get_host(), port)).await.map(drop)
+        TcpStream::connect((self.options.get_host(), port))
+            .await
+            .map(drop)
     }
 
     /// The numbers of idle and of all connections.

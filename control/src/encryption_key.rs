@@ -50,7 +50,7 @@ pub(crate) async fn confirm(db: &Db, vault: &Vault) -> Result<(), Error> {
 
 fn mismatch(database: KeyId, vault: &Vault) -> Error {
     Error::EncryptionKey {
-        database,
+        database: database.to_string(),
         configured: vault.ids(),
     }
 }

@@ -4,7 +4,6 @@ use fastllm_process::accept::ListenError;
 use fastllm_process::logging::LogError;
 use fastllm_process::tls::TlsError;
 
-use crate::crypto::{KeyId, KeyIds};
 use crate::db::{DbError, MigrationError};
 
 /// An error that ends the control plane or one of its commands. No text contains a
@@ -36,10 +35,10 @@ pub enum Error {
          FASTLLM_ENCRYPTION_KEYS_OLD"
     )]
     EncryptionKey {
-        /// The key of the database.
-        database: KeyId,
-        /// The current key and the old ones.
-        configured: KeyIds,
+        /// The ID of the database's key, in hexadecimal.
+        database: String,
+        /// The IDs of the current key and the old ones, separated by commas.
+        configured: String,
     },
     /// The password does not meet the policy.
     #[error(transparent)]

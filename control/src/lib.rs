@@ -27,7 +27,6 @@ mod snapshot;
 
 pub use api::openapi_document;
 pub use config::{Command, Config, DatabaseConfig, SetPassword};
-pub use crypto::{KeyId, KeyIds};
 pub use error::Error;
 pub use run::{Control, run};
 pub use set_password::{PasswordOutcome, set_password};

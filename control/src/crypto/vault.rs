@@ -35,11 +35,7 @@ struct VaultKey {
 /// The ID of an encryption key: the first four bytes of its SHA-256, which do not reveal
 /// it. Displayed in hexadecimal.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct KeyId([u8; KEY_ID_LEN]);
-
-/// The IDs of the configured keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyIds(Vec<KeyId>);
+pub(crate) struct KeyId([u8; KEY_ID_LEN]);
 
 impl KeyId {
     /// The key of a sealed credential, or of its beginning; `None` for a malformed one.
@@ -59,13 +55,6 @@ impl fmt::Display for KeyId {
 impl fmt::Debug for KeyId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Display for KeyIds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ids: Vec<String> = self.0.iter().map(KeyId::to_string).collect();
-        f.write_str(&ids.join(", "))
     }
 }
 
@@ -130,9 +119,10 @@ impl Vault {
         self.keys().any(|key| key.id == id)
     }
 
-    /// The IDs of all keys, the current one first.
-    pub(crate) fn ids(&self) -> KeyIds {
-        KeyIds(self.keys().map(|key| key.id).collect())
+    /// The IDs of all keys, the current one first, separated by commas.
+    pub(crate) fn ids(&self) -> String {
+        let ids: Vec<String> = self.keys().map(|key| key.id.to_string()).collect();
+        ids.join(", ")
     }
 
     fn keys(&self) -> impl Iterator<Item = &VaultKey> {

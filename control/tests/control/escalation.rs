@@ -157,12 +157,7 @@ async fn config_write_brings_no_access_of_others_back() {
     attempt(&control, "writer", attempts).await;
     let permissions = ["config:write on *", "model:invoke on model/a*"];
     principal(&root, "owner", &permissions).await;
-    attempt(
-        &control,
-        "owner",
-        vec![(Method::PATCH, key, enable(), 204)],
-    )
-    .await;
+    attempt(&control, "owner", vec![(Method::PATCH, key, enable(), 204)]).await;
 }
 
 #[tokio::test]

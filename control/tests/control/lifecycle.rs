@@ -1,3 +1,4 @@
+use std::net::SocketAddr;
 use std::process::Output;
 use std::time::Duration;
 
@@ -5,7 +6,7 @@ use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::harness::{
@@ -41,10 +42,11 @@ async fn control_starts_without_a_database_and_becomes_ready_once_there_is_one()
 }
 
 /// Something else than PostgreSQL: sends `reply` to what it receives, and closes.
-async fn other_server(reply: &'static [u8]) -> (std::net::SocketAddr, JoinHandle<()>) {
+async fn other_server(reply: &'static [u8]) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let task = tokio::spawn(async move {
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
             // The client may have closed the connection.
@@ -52,7 +54,7 @@ async fn other_server(reply: &'static [u8]) -> (std::net::SocketAddr, JoinHandle
             let _ = stream.write_all(reply).await;
         }
     });
-    (address, task)
+    (address, tasks)
 }
 
 #[tokio::test]
@@ -78,7 +80,7 @@ async fn control_waits_for_postgresql_and_names_what_is_in_its_place() {
         });
         let body = body.await;
         assert!(!body.to_string().contains("127.0.0.1"), "{body}");
-        server.abort();
+        drop(server);
         control.terminate();
         assert_eq!(control.exit_code().await, Some(0), "{}", control.log());
     }
