@@ -1,5 +1,6 @@
 //! The controller: its triggers, and the reconciliation of one resource.
 
+mod definition;
 mod models;
 mod undecodable;
 mod watches;
@@ -25,9 +26,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::apply::{self, ApiServer};
+use crate::definition::DefinitionCheck;
 use crate::error::{Chain, OperatorError};
 use crate::events;
-use crate::health::Health;
+use crate::health::Liveness;
 use crate::metrics::Metrics;
 use crate::names::{Component, FIELD_MANAGER};
 use crate::observe::{Caches, ModelsProbe, MutationCache, SecretReader, gather};
@@ -73,9 +75,10 @@ pub struct Controller<P> {
 struct Reconciler<P> {
     caches: Arc<Caches>,
     undecodable: Arc<UndecodableProxies>,
+    definition: Arc<DefinitionCheck>,
     reported_models: ReportedModels,
     pacer: Pacer,
-    health: Arc<Health>,
+    health: Arc<Liveness>,
     api: ApiServer,
     probe: P,
     recorder: Recorder,
@@ -157,6 +160,7 @@ impl<P: ModelsProbe> Controller<P> {
             api: ApiServer::new(client.clone(), Arc::clone(&caches), Arc::clone(metrics)),
             caches,
             undecodable,
+            definition: Arc::new(DefinitionCheck::new(client.clone(), Arc::clone(metrics))),
             reported_models: ReportedModels::default(),
             pacer: Pacer::default(),
             health: Arc::default(),
@@ -167,15 +171,22 @@ impl<P: ModelsProbe> Controller<P> {
         };
         let reconciler = Arc::new(reconciler);
         triggers.push(models::changes(Arc::clone(&reconciler)));
+        triggers.push(definition::changes(Arc::clone(&reconciler)));
         Self {
             reconciler,
             triggers,
         }
     }
 
+    /// The check of the installed definition.
+    #[must_use]
+    pub fn definition(&self) -> Arc<DefinitionCheck> {
+        Arc::clone(&self.reconciler.definition)
+    }
+
     /// The controller's signs of life.
     #[must_use]
-    pub fn health(&self) -> Arc<Health> {
+    pub fn health(&self) -> Arc<Liveness> {
         Arc::clone(&self.reconciler.health)
     }
 
@@ -217,6 +228,7 @@ impl<P: ModelsProbe> Controller<P> {
             reports.report_undecodable().await;
         };
         let health = Arc::clone(&reports.health);
+        reports.definition.refresh().await;
         tokio::select! {
             () = reconciliations => {}
             () = synced => {}
@@ -266,7 +278,8 @@ impl<P: ModelsProbe> Reconciler<P> {
         let job = Component::Bootstrap.object_name(&proxy.name_any());
         let job = self.caches.jobs.get(&namespace, &job);
         let bootstrapped = bootstrapped(proxy, job.as_deref());
-        let observed = gather(&self.caches, &self.probe, proxy, bootstrapped).await;
+        let mut observed = gather(&self.caches, &self.probe, proxy, bootstrapped).await;
+        observed.missing_fields = self.definition.missing_fields();
         self.reported_models.record(proxy, &observed.models);
         let mut plan = plan(proxy, &observed);
         let queued = self.pace(proxy, &mut plan).is_err();

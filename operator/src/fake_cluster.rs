@@ -157,6 +157,7 @@ impl FakeCluster {
             pods: self.pods.clone(),
             secrets,
             models: self.models.clone(),
+            ..Observed::default()
         }
     }
 

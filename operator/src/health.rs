@@ -26,7 +26,7 @@ pub enum Wedged {
 }
 
 /// The controller's signs of life.
-pub struct Health(Mutex<Signs>);
+pub struct Liveness(Mutex<Signs>);
 
 struct Signs {
     last_beat: Instant,
@@ -35,7 +35,7 @@ struct Signs {
     serial: u64,
 }
 
-impl Default for Health {
+impl Default for Liveness {
     fn default() -> Self {
         Self(Mutex::new(Signs {
             last_beat: Instant::now(),
@@ -45,7 +45,7 @@ impl Default for Health {
     }
 }
 
-impl Health {
+impl Liveness {
     /// Records signs of life until the future is dropped. It must be part of the
     /// controller's task.
     pub async fn beat(&self) {
@@ -88,7 +88,7 @@ impl Health {
 
 /// A running reconciliation.
 pub struct Reconciliation<'a> {
-    health: &'a Health,
+    health: &'a Liveness,
     serial: u64,
 }
 
@@ -104,13 +104,13 @@ mod tests {
 
     use tokio::time::{advance, timeout};
 
-    use super::{Health, MAX_RECONCILIATION, MAX_SILENCE, Wedged};
+    use super::{Liveness, MAX_RECONCILIATION, MAX_SILENCE, Wedged};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
     async fn a_controller_that_is_not_executed_is_wedged() {
-        let health = Health::default();
+        let health = Liveness::default();
         assert!(timeout(MAX_SILENCE * 3, health.beat()).await.is_err());
         assert_eq!(health.check(), Ok(()));
         advance(MAX_SILENCE + SECOND).await;
@@ -121,7 +121,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reconciliation_that_does_not_end_is_wedged() {
-        let health = Health::default();
+        let health = Liveness::default();
         drop(health.reconciliation());
         let running = health.reconciliation();
         let _ = timeout(MAX_RECONCILIATION + SECOND, health.beat()).await;

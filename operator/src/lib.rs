@@ -10,6 +10,7 @@ pub mod build;
 pub mod client;
 pub mod config;
 pub mod controller;
+pub mod definition;
 pub mod error;
 pub mod events;
 #[cfg(test)]

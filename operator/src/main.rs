@@ -97,6 +97,7 @@ async fn run(config: &RunConfig) -> anyhow::Result<()> {
     let leader = Leader {
         proxies: controller.proxies(),
         health: controller.health(),
+        definition: controller.definition(),
     };
     state.set_syncing(leader.clone());
     let on_synced = || state.set_leading(leader);

@@ -21,6 +21,7 @@ pub struct Metrics {
     watch_restarts: IntCounter,
     managed: IntGauge,
     undecodable: IntGauge,
+    definition_outdated: IntGauge,
     conditions: IntGaugeVec,
     leader: IntGauge,
 }
@@ -68,6 +69,10 @@ impl Metrics {
                 "undecodable_resources",
                 "Number of FastllmProxy resources that do not decode and are not reconciled.",
             )?,
+            definition_outdated: metrics.gauge(
+                "crd_schema_outdated",
+                "Whether the installed definition lacks fields of this release: 1 or 0.",
+            )?,
             conditions: metrics.add(IntGaugeVec::new(
                 Opts::new(
                     "condition",
@@ -108,6 +113,11 @@ impl Metrics {
     pub fn set_undecodable(&self, count: usize) {
         self.undecodable
             .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Records whether the installed definition lacks fields.
+    pub fn set_definition_outdated(&self, outdated: bool) {
+        self.definition_outdated.set(i64::from(outdated));
     }
 
     /// Records whether this replica is the leader.

@@ -130,6 +130,8 @@ pub struct Observed {
     pub secrets: BTreeMap<String, ReadOutcome<Option<SecretData>>>,
     /// Number of models that a ready gateway pod serves.
     pub models: ReadOutcome<usize>,
+    /// Fields of this release that the installed definition lacks.
+    pub missing_fields: Vec<String>,
 }
 
 impl Default for Observed {
@@ -140,6 +142,7 @@ impl Default for Observed {
             pods: Vec::new(),
             secrets: BTreeMap::new(),
             models: ReadOutcome::Unknown(ReadFailure::Failed("no gateway pod is ready")),
+            missing_fields: Vec::new(),
         }
     }
 }

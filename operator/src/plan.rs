@@ -20,6 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 use crate::build::{self, BuildContext, Object};
+use crate::definition;
 use crate::names::{
     ADMIN_PORT, APPLIED_HASH, Component, Ownership, PAUSE, PUBLIC_PORT, RESTART_AT, ROLLOUT_REASON,
     annotate, annotation, ownership, switch,
@@ -186,6 +187,11 @@ pub fn plan(proxy: &FastllmProxy, observed: &Observed) -> Plan {
             .chain(invalid_annotations(proxy))
             .map(|text| Problem::new(ProblemScope::Spec, Reason::InvalidValue, text)),
     );
+    if !observed.missing_fields.is_empty() {
+        let text = definition::outdated(&observed.missing_fields);
+        let problem = Problem::new(ProblemScope::Spec, Reason::SchemaOutdated, text);
+        plan.problems.push(problem);
+    }
     let done = bootstrapped(proxy, observed.children.bootstrap.as_ref());
     let inputs = match preflight(proxy, &observed.secrets, done) {
         Ok(inputs) => Some(inputs),

@@ -1,5 +1,6 @@
 //! The HTTP endpoints `/metrics`, `/healthz` and `/readyz`.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,8 +14,9 @@ use kube::runtime::reflector::Store;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
+use crate::definition::{self, DefinitionCheck};
 use crate::error::OperatorError;
-use crate::health::Health;
+use crate::health::Liveness;
 use crate::metrics::Metrics;
 
 /// Length of the kernel's queue of connections that are not accepted yet.
@@ -36,7 +38,9 @@ pub struct Leader {
     /// The cached resources.
     pub proxies: Store<FastllmProxy>,
     /// The controller's signs of life.
-    pub health: Arc<Health>,
+    pub health: Arc<Liveness>,
+    /// The check of the installed definition.
+    pub definition: Arc<DefinitionCheck>,
 }
 
 /// State of the HTTP endpoints.
@@ -110,11 +114,15 @@ async fn alive(State(state): State<Arc<ServerState>>) -> (StatusCode, String) {
     }
 }
 
-async fn ready(State(state): State<Arc<ServerState>>) -> (StatusCode, &'static str) {
+async fn ready(State(state): State<Arc<ServerState>>) -> (StatusCode, Cow<'static, str>) {
     match &*state.replica.lock() {
-        ReplicaState::Standby => (StatusCode::OK, "standby"),
-        ReplicaState::Leading(_) => (StatusCode::OK, "leader"),
-        ReplicaState::Syncing(_) => (StatusCode::SERVICE_UNAVAILABLE, "syncing caches"),
+        ReplicaState::Standby => (StatusCode::OK, "standby".into()),
+        ReplicaState::Leading(_) => (StatusCode::OK, "leader".into()),
+        ReplicaState::Syncing(leader) if leader.definition.is_missing() => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            definition::not_installed().into(),
+        ),
+        ReplicaState::Syncing(_) => (StatusCode::SERVICE_UNAVAILABLE, "syncing caches".into()),
     }
 }
 
@@ -126,8 +134,8 @@ mod tests {
     use axum::extract::State;
     use kube::runtime::reflector;
 
-    use super::{Leader, ServerState, alive};
-    use crate::health::Health;
+    use super::{DefinitionCheck, Leader, ServerState, alive};
+    use crate::health::Liveness;
     use crate::metrics::Metrics;
 
     #[tokio::test(start_paused = true)]
@@ -137,8 +145,14 @@ mod tests {
         let (status, _) = alive(State(Arc::clone(&state))).await;
         assert_eq!(status, 200);
         let (proxies, _writer) = reflector::store();
-        let health = Arc::new(Health::default());
-        state.set_leading(Leader { proxies, health });
+        let config = kube::Config::new("http://localhost".parse().unwrap());
+        let client = kube::Client::try_from(config).unwrap();
+        let metrics = Arc::new(Metrics::new().unwrap());
+        state.set_leading(Leader {
+            proxies,
+            health: Arc::new(Liveness::default()),
+            definition: Arc::new(DefinitionCheck::new(client, metrics)),
+        });
         let (status, _) = alive(State(Arc::clone(&state))).await;
         assert_eq!(status, 200);
         tokio::time::advance(Duration::from_mins(5)).await;

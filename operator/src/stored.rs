@@ -142,10 +142,13 @@ impl Resource for StoredProxy {
     }
 }
 
-/// An undecodable resource, and whether it was reported to the user.
+/// An undecodable resource.
 struct Entry {
     proxy: Arc<UndecodableProxy>,
+    /// Whether it was reported to the user.
     reported: bool,
+    /// Whether it is part of the current list.
+    listed: bool,
 }
 
 /// The undecodable resources. Bounded by the number of stored resources.
@@ -162,10 +165,14 @@ impl UndecodableProxies {
     pub fn decoded(&self, event: Event<StoredProxy>) -> Option<Event<FastllmProxy>> {
         Some(match event {
             Event::Init => {
-                self.entries.lock().clear();
+                let mut entries = self.entries.lock();
+                entries.values_mut().for_each(|entry| entry.listed = false);
                 Event::Init
             }
-            Event::InitDone => Event::InitDone,
+            Event::InitDone => {
+                self.entries.lock().retain(|_, entry| entry.listed);
+                Event::InitDone
+            }
             Event::InitApply(stored) => Event::InitApply(self.record(stored)?),
             Event::Apply(stored) => {
                 let metadata = stored.meta().clone();
@@ -198,7 +205,15 @@ impl UndecodableProxies {
                     .get(&key)
                     .is_some_and(|known| known.reported && is_same(&known.proxy, &proxy));
                 let proxy = Arc::from(proxy);
-                entries.insert(key, Entry { proxy, reported });
+                let listed = true;
+                entries.insert(
+                    key,
+                    Entry {
+                        proxy,
+                        reported,
+                        listed,
+                    },
+                );
                 self.changed.notify_one();
                 None
             }

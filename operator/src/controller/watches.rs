@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fastllm_crds::FastllmProxy;
 use futures_util::stream::{self, BoxStream};
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, PartialObjectMeta};
@@ -15,11 +15,23 @@ use kube::runtime::{Predicate as _, PredicateConfig, WatchStreamExt as _, predic
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
+use crate::definition;
 use crate::error::Chain;
 use crate::metrics::Metrics;
 use crate::names::{FIELD_MANAGER, INSTANCE, MANAGED_BY};
 use crate::secrets::required_references;
 use crate::stored::{StoredProxy, UndecodableProxies};
+
+/// Whether the API server does not serve the watched kind.
+fn is_not_found(error: &watcher::Error) -> bool {
+    let (watcher::Error::InitialListFailed(source)
+    | watcher::Error::WatchStartFailed(source)
+    | watcher::Error::WatchFailed(source)) = error
+    else {
+        return false;
+    };
+    matches!(source, kube::Error::Api(status) if status.code == 404)
+}
 
 /// The resources to reconcile.
 pub(super) type Trigger = BoxStream<'static, Result<ObjectRef<FastllmProxy>, Infallible>>;
@@ -67,7 +79,11 @@ impl Watches<'_> {
         let objects = stream.filter_map(move |item| {
             let item = item.inspect_err(|error| {
                 metrics.record_watch_restart();
-                tracing::warn!(error = %Chain(error), "watch disconnected");
+                if is_not_found(error) {
+                    tracing::debug!(error = %Chain(error), "watch disconnected");
+                } else {
+                    tracing::warn!(error = %Chain(error), "watch disconnected");
+                }
             });
             std::future::ready(item.ok())
         });
@@ -99,6 +115,11 @@ impl Watches<'_> {
                 predicates::generation.combine(predicates::annotations),
                 PredicateConfig::default(),
             );
+        let changed = changed.inspect_err(|error| {
+            if is_not_found(error) {
+                tracing::warn!("{}", definition::not_installed());
+            }
+        });
         let stream = self.log_errors(changed);
         let stream = stream.map(|proxy| Ok(ObjectRef::from_obj(&proxy)));
         (store, stream.boxed())

@@ -224,5 +224,6 @@ pub async fn gather<P: ModelsProbe>(
         pods,
         secrets,
         models,
+        ..Observed::default()
     }
 }

@@ -93,6 +93,11 @@ fn a_resource_is_reported_once_per_generation_and_forgotten_when_it_decodes() {
     bad["metadata"]["resourceVersion"] = json!("12");
     apply(&bad);
     assert_eq!(undecodable.unreported(), []);
+    // A new list, as after a disconnected watch.
+    for event in [Event::Init, Event::InitApply(parse(&bad)), Event::InitDone] {
+        undecodable.decoded(event);
+    }
+    assert_eq!((undecodable.unreported(), undecodable.count()), (vec![], 1));
     bad["metadata"]["generation"] = json!(2);
     apply(&bad);
     assert_eq!(undecodable.unreported().len(), 1);
@@ -100,6 +105,11 @@ fn a_resource_is_reported_once_per_generation_and_forgotten_when_it_decodes() {
     assert_eq!(undecodable.count(), 0);
     apply(&bad);
     undecodable.decoded(Event::Delete(parse(&bad)));
+    assert_eq!(undecodable.count(), 0);
+    apply(&bad);
+    for event in [Event::Init, Event::InitDone] {
+        undecodable.decoded(event);
+    }
     assert_eq!(undecodable.count(), 0);
 }
 

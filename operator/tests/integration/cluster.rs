@@ -72,6 +72,8 @@ pub(crate) struct TestCluster {
     pub(crate) models: FakeModels,
     /// Makes the API server reject every Deployment, each time with a different message.
     pub(crate) rejecting: Arc<AtomicBool>,
+    /// Whether the operators receive a definition that lacks a field.
+    pub(crate) outdated: Arc<AtomicBool>,
     user_agent: String,
     requests: Arc<Mutex<Vec<String>>>,
 }
@@ -128,6 +130,7 @@ impl TestCluster {
             namespace,
             models,
             rejecting: Arc::default(),
+            outdated: Arc::default(),
             user_agent,
             requests,
         };
@@ -168,9 +171,11 @@ impl TestCluster {
             requests.lock().push(line);
             request
         });
-        let garble = MapResponseLayer::new(|response: http::Response<_>| {
-            let body = |body: Box<kube::client::DynBody>| {
-                body.map_frame(|frame| frame.map_data(|data| garbled(&data)))
+        let outdated = Arc::clone(&self.outdated);
+        let garble = MapResponseLayer::new(move |response: http::Response<_>| {
+            let outdated = outdated.load(Ordering::Relaxed);
+            let body = move |body: Box<kube::client::DynBody>| {
+                body.map_frame(move |frame| frame.map_data(|data| garbled(&data, outdated)))
                     .boxed_unsync()
             };
             response.map(body)
@@ -357,8 +362,12 @@ impl TestCluster {
 /// as if it had been stored under a laxer definition.
 pub(crate) const UNDECODABLE: &str = "fastllm/undecodable";
 
-fn garbled(data: &Bytes) -> Bytes {
+fn garbled(data: &Bytes, outdated: bool) -> Bytes {
     let text = String::from_utf8_lossy(data);
+    if outdated {
+        // Only in a definition is the member an object.
+        return text.replace("\"imagePullPolicy\":{", "\"other\":{").into();
+    }
     let image = format!("\"image\":\"{UNDECODABLE}\"");
     if text.contains(&image) {
         return text.replace(&image, "\"image\":[\"canary\"]").into();

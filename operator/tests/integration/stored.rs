@@ -1,5 +1,7 @@
 //! Resources that do not decode.
 
+use std::sync::atomic::Ordering;
+
 use fastllm_crds::{ConditionType, FastllmProxy, Phase};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{ListParams, PostParams};
@@ -24,6 +26,38 @@ async fn notes(cluster: &TestCluster, name: &str) -> Vec<String> {
         regarding.and_then(|r| r.name.as_deref()) == Some(name)
     });
     about.filter_map(|event| event.note).collect()
+}
+
+#[tokio::test]
+async fn an_older_definition_is_reported_with_its_missing_fields() {
+    let cluster = TestCluster::new("outdated").await;
+    cluster.outdated.store(true, Ordering::Relaxed);
+    let operator = cluster.operator().await;
+    cluster.create("llm").await;
+    let status = cluster
+        .until("llm", |s| {
+            is(s, ConditionType::Stalled, "True", "SchemaOutdated")
+        })
+        .await;
+    let message = &status.condition(ConditionType::Stalled).unwrap().message;
+    for part in [
+        "fastllmproxies.fastllm.io",
+        "spec.imagePullPolicy",
+        "kubectl apply",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert_eq!(cluster.generation("llm-control").await, None);
+    let metrics = operator.metrics.render();
+    assert!(
+        metrics.contains("fastllm_operator_crd_schema_outdated 1"),
+        "{metrics}"
+    );
+    drop(operator);
+    cluster.outdated.store(false, Ordering::Relaxed);
+    let _operator = cluster.operator().await;
+    cluster.install("llm-2").await;
+    cluster.assert_nothing_forbidden();
 }
 
 // One of them exists before the operator starts, the other one is created later.
