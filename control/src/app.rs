@@ -7,7 +7,7 @@ use fastllm_process::error::Chain;
 use tokio_util::sync::CancellationToken;
 
 use crate::crypto::{LoginThrottle, Passwords, TokenSet, Vault};
-use crate::db::{AuditEntry, Change, Db, DbError};
+use crate::db::{AuditEntry, Change, DbError, Pools};
 use crate::metrics::Metrics;
 use crate::snapshot::{DatabaseStatus, Publisher};
 use crate::{Config, Error, clock, config};
@@ -21,7 +21,7 @@ pub(crate) struct AppState(Arc<Inner>);
 
 /// The parts of a running control plane.
 pub(crate) struct Inner {
-    pub(crate) db: Db,
+    pub(crate) db: Pools,
     pub(crate) vault: Arc<Vault>,
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) metrics: Arc<Metrics>,
@@ -52,11 +52,12 @@ impl AppState {
         let token: Secret = config.token()?;
         let vault = Arc::new(config::vault_from_environment()?);
         let metrics = Arc::new(Metrics::new()?);
-        let db = Db::new(
-            config.database.options()?,
-            config.database.database_max_connections,
+        let db = Pools::new(&config.database.options()?, config.database.pool_sizes());
+        let publisher = Publisher::new(
+            db.gateways.clone(),
+            Arc::clone(&vault),
+            Arc::clone(&metrics),
         );
-        let publisher = Publisher::new(db.clone(), Arc::clone(&vault), Arc::clone(&metrics));
         Ok(Self(Arc::new(Inner {
             db,
             vault,

@@ -11,6 +11,7 @@ use sqlx::postgres::PgConnectOptions;
 
 use crate::Error;
 use crate::crypto::Vault;
+use crate::db::PoolSizes;
 
 /// The flags of the control plane.
 #[derive(Debug, Clone, Args)]
@@ -61,10 +62,19 @@ pub struct DatabaseConfig {
     /// Database URL, `postgres://user:password@host/name`.
     #[arg(long, env = "FASTLLM_DATABASE_URL", hide_env_values = true, value_parser = parse_secret)]
     pub database_url: Option<Secret>,
-    /// Maximum number of database connections; one more is used for LISTEN.
+    /// Maximum number of database connections for gateways and snapshots; one more
+    /// is used for LISTEN.
     #[arg(long, env = "FASTLLM_DATABASE_MAX_CONNECTIONS", default_value_t = 8,
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub database_max_connections: u32,
+    /// Maximum number of database connections for the admin API, in addition.
+    #[arg(long, env = "FASTLLM_DATABASE_ADMIN_CONNECTIONS", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub database_admin_connections: u32,
+    /// Maximum number of database connections for reports, in addition.
+    #[arg(long, env = "FASTLLM_DATABASE_REPORT_CONNECTIONS", default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub database_report_connections: u32,
     /// Additional trusted CA certificates (PEM), also for the database.
     #[arg(long, env = "FASTLLM_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,
@@ -121,6 +131,14 @@ impl Config {
 }
 
 impl DatabaseConfig {
+    pub(crate) fn pool_sizes(&self) -> PoolSizes {
+        PoolSizes {
+            gateways: self.database_max_connections,
+            admin: self.database_admin_connections,
+            reports: self.database_report_connections,
+        }
+    }
+
     /// Parses and completes the database URL. Errors never contain it.
     pub(crate) fn options(&self) -> Result<PgConnectOptions, Error> {
         let url = self
@@ -189,6 +207,8 @@ mod tests {
         let config = DatabaseConfig {
             database_url: Some(Secret::new(url)),
             database_max_connections: 1,
+            database_admin_connections: 1,
+            database_report_connections: 1,
             ca_bundle: None,
         };
         config.options()

@@ -41,7 +41,7 @@ use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 pub(crate) use change::{Actor, AuditEntry, Change};
-pub(crate) use error::{DbError, Failure};
+pub(crate) use error::{DbError, Failure, Outage};
 pub(crate) use migrate::{MigrationError, migrate};
 pub(crate) use subject::SubjectId;
 
@@ -54,14 +54,41 @@ const CONNECT_CHECK: Duration = Duration::from_millis(50);
 /// How long a connection may take to finish an abandoned query before it is closed:
 /// connections to a silent peer must not exhaust the pool.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for reports, whose queries take long and should end with their client.
+const REPORT_RELEASE_TIMEOUT: Duration = Duration::from_millis(200);
+/// The maximum duration of a report's query, shorter than the timeout of requests.
+const REPORT_TIMEOUT: &str = "25s";
+/// How often PostgreSQL checks during a report's query whether the control plane has
+/// closed the connection.
+const CONNECTION_CHECK: &str = "1s";
 
-/// The database: a pool that connects when it is first used.
+/// The pools of the database. They are separate, so that neither administrators nor
+/// their reports take a connection from gateways.
+#[derive(Clone)]
+pub(crate) struct Pools {
+    /// For gateways' requests, snapshots and housekeeping.
+    pub(crate) gateways: Db,
+    /// For the admin API.
+    pub(crate) admin: Db,
+    /// For reports of the admin API, whose queries can take long.
+    pub(crate) reports: Db,
+    /// For LISTEN: one connection.
+    pub(crate) listen: Db,
+}
+
+/// The maximum numbers of connections.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PoolSizes {
+    pub(crate) gateways: u32,
+    pub(crate) admin: u32,
+    pub(crate) reports: u32,
+}
+
+/// A pool that connects when it is first used.
 #[derive(Clone)]
 pub(crate) struct Db {
     options: PgConnectOptions,
     pool: PgPool,
-    /// A separate connection for LISTEN, so that it never takes one from requests.
-    listen_pool: PgPool,
     /// Held while it is checked whether the database refuses connections.
     checking: Arc<Mutex<()>>,
 }
@@ -91,21 +118,59 @@ fn only<R>(rows: Vec<R>, requested: impl FnMut(&R) -> bool) -> Result<R, DbError
     row.ok_or(DbError::NotFound)
 }
 
+impl Pools {
+    /// Opens no connection yet.
+    pub(crate) fn new(options: &PgConnectOptions, sizes: PoolSizes) -> Self {
+        let PoolSizes {
+            gateways,
+            admin,
+            reports,
+        } = sizes;
+        Self {
+            gateways: Db::new(options.clone(), gateways),
+            admin: Db::new(options.clone(), admin),
+            reports: Db::with_release(options.clone(), reports, REPORT_RELEASE_TIMEOUT),
+            listen: Db::new(options.clone(), 1),
+        }
+    }
+
+    /// The numbers of idle and of all connections, without that for LISTEN.
+    pub(crate) fn connections(&self) -> (usize, u32) {
+        let pools = [&self.gateways, &self.admin, &self.reports];
+        let idle = pools.iter().map(|pool| pool.pool.num_idle()).sum();
+        (idle, pools.iter().map(|pool| pool.pool.size()).sum())
+    }
+
+    /// Closes all connections.
+    pub(crate) async fn close(&self) {
+        let Self {
+            gateways,
+            admin,
+            reports,
+            listen,
+        } = self;
+        for pool in [listen, reports, admin, gateways] {
+            pool.close().await;
+        }
+    }
+}
+
 impl Db {
     /// Opens no connection yet.
     pub(crate) fn new(options: PgConnectOptions, max_connections: u32) -> Self {
-        let pool = |connections| {
-            PgPoolOptions::new()
-                .max_connections(connections)
-                .min_connections(0)
-                .acquire_timeout(ACQUIRE_TIMEOUT)
-                .after_release(|connection, _| Box::pin(settle(connection)))
-                .idle_timeout(Duration::from_secs(30))
-                .max_lifetime(Duration::from_mins(30))
-        };
+        Self::with_release(options, max_connections, RELEASE_TIMEOUT)
+    }
+
+    fn with_release(options: PgConnectOptions, max_connections: u32, release: Duration) -> Self {
+        let pool = PgPoolOptions::new()
+            .max_connections(max_connections)
+            .min_connections(0)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
+            .after_release(move |connection, _| Box::pin(settle(connection, release)))
+            .idle_timeout(Duration::from_secs(30))
+            .max_lifetime(Duration::from_mins(30));
         Self {
-            pool: pool(max_connections).connect_lazy_with(options.clone()),
-            listen_pool: pool(1).connect_lazy_with(options.clone()),
+            pool: pool.connect_lazy_with(options.clone()),
             options,
             checking: Arc::default(),
         }
@@ -125,6 +190,23 @@ impl Db {
     pub(crate) async fn begin_reading(&self) -> Result<PgTransaction<'static>, DbError> {
         let begin = SqlStr::from_static("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
         Ok(Transaction::begin(self.acquire().await?, Some(begin)).await?)
+    }
+
+    /// Begins the transaction of a report. Its queries end after a timeout, or when the
+    /// transaction is dropped, as for a client that has disconnected.
+    pub(crate) async fn begin_report(&self) -> Result<PgTransaction<'static>, DbError> {
+        let mut transaction = self.begin_reading().await?;
+        // PostgreSQL before 14 has no check of connections.
+        sqlx::query!(
+            "SELECT set_config('statement_timeout', $1, true) AS timeout, \
+                    (SELECT set_config(name, $2, true) FROM pg_settings \
+                      WHERE name = 'client_connection_check_interval') AS check",
+            REPORT_TIMEOUT,
+            CONNECTION_CHECK,
+        )
+        .fetch_one(&mut *transaction)
+        .await?;
+        Ok(transaction)
     }
 
     /// Begins a transaction.
@@ -162,26 +244,21 @@ impl Db {
             .map(drop)
     }
 
-    /// The numbers of idle and of all connections.
-    pub(crate) fn connections(&self) -> (usize, u32) {
-        (self.pool.num_idle(), self.pool.size())
-    }
-
-    pub(crate) fn listen_pool(&self) -> &PgPool {
-        &self.listen_pool
+    /// The pool itself, for a listener.
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.pool
     }
 
     /// Closes all connections.
     pub(crate) async fn close(&self) {
-        self.listen_pool.close().await;
         self.pool.close().await;
     }
 }
 
 /// Waits until an abandoned query on the connection has finished. An error closes the
 /// connection without a protocol-level goodbye, for which a silent peer would block.
-async fn settle(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-    match timeout(RELEASE_TIMEOUT, connection.ping()).await {
+async fn settle(connection: &mut PgConnection, within: Duration) -> Result<bool, sqlx::Error> {
+    match timeout(within, connection.ping()).await {
         Ok(outcome) => outcome.map(|()| true),
         Err(_) => Err(sqlx::Error::PoolTimedOut),
     }

@@ -131,7 +131,8 @@ async fn follow(
         Some(Ok(())) => {}
     }
     let watcher = Watcher {
-        db: app.db.clone(),
+        db: app.db.gateways.clone(),
+        listen: app.db.listen.clone(),
         publisher: Arc::clone(&app.publisher),
         metrics: Arc::clone(&app.metrics),
         status: Arc::clone(&app.status),
@@ -139,7 +140,7 @@ async fn follow(
     };
     tokio::join!(
         watcher.run(stop.clone()),
-        housekeeping::run(app.db.clone(), stop.clone())
+        housekeeping::run(app.db.gateways.clone(), stop.clone())
     );
 }
 
@@ -149,8 +150,8 @@ async fn prepare(app: &AppState) -> Result<(), Error> {
     let mut back_off = DATABASE_BACK_OFF.build();
     loop {
         let prepared = async {
-            migrate(&app.db).await?;
-            encryption_key::confirm(&app.db, &app.vault).await
+            migrate(&app.db.gateways).await?;
+            encryption_key::confirm(&app.db.gateways, &app.vault).await
         };
         match prepared.await {
             Ok(()) => {

@@ -92,7 +92,15 @@ pub enum Failure {
     Other,
 }
 
+/// The SQLSTATE of a statement that was cancelled, such as by its timeout.
+const CANCELED: &str = "57014";
+
 impl DbError {
+    /// Whether the statement took longer than its timeout.
+    pub(crate) fn is_timeout(&self) -> bool {
+        matches!(self, Self::Unavailable(Outage::Rejected(code)) if code == CANCELED)
+    }
+
     /// Whether the values caused the error, so that retrying with them is useless.
     pub(crate) fn is_about_values(&self) -> bool {
         matches!(

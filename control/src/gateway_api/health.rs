@@ -14,6 +14,11 @@ pub(super) async fn post(
 ) -> Result<StatusCode, ApiError> {
     check_name("replica", &report.replica)?;
     let stored = serde_json::to_value(&report).map_err(|_| ApiError::internal())?;
-    gateways::put(&mut *app.db.acquire().await?, &report.replica, &stored).await?;
+    gateways::put(
+        &mut *app.db.gateways.acquire().await?,
+        &report.replica,
+        &stored,
+    )
+    .await?;
     Ok(StatusCode::NO_CONTENT)
 }

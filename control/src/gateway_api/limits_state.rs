@@ -12,7 +12,7 @@ pub(super) async fn get(
     State(app): State<AppState>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let limits_state = limits_state::read(&app.db).await?;
+    let limits_state = limits_state::read(&app.db.gateways).await?;
     let bytes = serde_json::to_vec(&limits_state).map_err(|_| ApiError::internal())?;
     let tag = format!("\"{}\"", hex::encode(&digest(&bytes)[..16]));
     let held = headers.get(header::IF_NONE_MATCH);

@@ -34,7 +34,7 @@ pub(super) async fn post(
         counts,
         budgets,
     } = check(report)?;
-    let mut connection = app.db.acquire().await?;
+    let mut connection = app.db.gateways.acquire().await?;
     let start = GatewayStart {
         replica: &replica_id,
         boot_id: &boot_id,
@@ -50,7 +50,7 @@ pub(super) async fn post(
     };
     let mut shares = Vec::with_capacity(usage.len());
     for usage in usage.chunks(MAX_LOCKED_WINDOWS) {
-        shares.extend(reporter.budget_shares(&app.db, usage).await?);
+        shares.extend(reporter.budget_shares(&app.db.gateways, usage).await?);
     }
     Ok(Json(LimitReportReply {
         replicas: u32::try_from(fleet.live).unwrap_or(u32::MAX),

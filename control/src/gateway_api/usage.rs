@@ -57,7 +57,7 @@ pub(super) async fn post(
             Err(rejected) => batch.rejected.push(rejected),
         }
     }
-    let outcome = store(&app.db, &batch)
+    let outcome = store(&app.db.gateways, &batch)
         .await
         .inspect_err(|_| app.metrics.usage_batch(BatchLabel::Failed))?;
     Ok(Json(match outcome {

@@ -59,6 +59,8 @@ impl DatabaseStatus {
 /// frequent polling; in both cases also every `interval`.
 pub(crate) struct Watcher {
     pub(crate) db: Db,
+    /// For LISTEN.
+    pub(crate) listen: Db,
     pub(crate) publisher: Arc<Publisher>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) status: Arc<DatabaseStatus>,
@@ -86,7 +88,7 @@ impl Watcher {
     /// Connects a listener and verifies that it receives notifications.
     async fn listen(&self) -> Result<PgListener, String> {
         let failed = |error: DbError| Chain(&error).to_string();
-        let mut listener = PgListener::connect_with(self.db.listen_pool())
+        let mut listener = PgListener::connect_with(self.listen.pool())
             .await
             .map_err(|error| failed(error.into()))?;
         listener.eager_reconnect(false);

@@ -26,6 +26,7 @@ mod proxy;
 mod races;
 mod reconcile;
 mod rejected;
+mod reports;
 mod resources;
 mod routing;
 mod settlement;

@@ -123,7 +123,7 @@ async fn silent_database_connections_are_released() {
     let mut proxy = Proxy::new(&database).await;
     proxy.open().await;
     let mut command = command(&database.url(Some(proxy.address)));
-    command.env("FASTLLM_DATABASE_MAX_CONNECTIONS", "1");
+    command.env("FASTLLM_DATABASE_ADMIN_CONNECTIONS", "1");
     let control = Control::launch_command(command, &[], "http").await;
     control.ready().await;
     let root = control.session("root", PASSWORD).await;

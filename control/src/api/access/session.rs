@@ -60,7 +60,7 @@ async fn login(
     Json(Credentials { name, password }): Json<Credentials>,
 ) -> Result<Response, ApiError> {
     admit(&app, &name)?;
-    let known = sessions::login(&mut *app.db.acquire().await?, &name).await?;
+    let known = sessions::login(&mut *app.db.admin.acquire().await?, &name).await?;
     let hash = known.as_ref().and_then(|row| row.password_hash.clone());
     let slot = app.passwords.slot().await.ok_or_else(ApiError::busy)?;
     // Checked again, so that concurrent attempts are throttled like successive ones.
@@ -74,7 +74,7 @@ async fn login(
     drop(slot);
     let token = SessionToken::generate()?;
     let expires_at = clock::now() + Duration::from_secs(u64::from(SESSION_HOURS) * 3600);
-    let mut connection = app.db.acquire().await?;
+    let mut connection = app.db.admin.acquire().await?;
     if !sessions::insert(&mut connection, &token.hash, &known, expires_at).await? {
         return Err(refused(&app));
     }
@@ -116,7 +116,7 @@ fn refused(app: &AppState) -> ApiError {
 ))]
 async fn logout(State(app): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     if let Some(token) = session_token(&headers) {
-        let mut connection = app.db.acquire().await?;
+        let mut connection = app.db.admin.acquire().await?;
         sessions::delete(&mut connection, &digest(token.as_bytes())).await?;
     }
     let cookie = cookie("", 0, app.tls)?;

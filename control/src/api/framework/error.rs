@@ -8,7 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::Error;
-use crate::db::DbError;
+use crate::db::{DbError, Outage};
 
 /// Declares [`ErrorCode`]: each code with its status and its documentation.
 macro_rules! error_codes {
@@ -76,7 +76,7 @@ error_codes! {
     Internal: INTERNAL_SERVER_ERROR "internal" "An internal error; the control plane's log has the reason.";
     DatabaseFailed: INTERNAL_SERVER_ERROR "database_failed" "The database failed; nothing was changed.";
     DatabaseUnavailable: SERVICE_UNAVAILABLE "database_unavailable" "The database is unavailable; nothing was changed.";
-    Busy: SERVICE_UNAVAILABLE "busy" "Too many passwords are being checked at the moment.";
+    Busy: SERVICE_UNAVAILABLE "busy" "Too many requests of this kind are being processed at the moment.";
     NoSnapshot: SERVICE_UNAVAILABLE "no_snapshot" "No snapshot has been built yet.";
     TooSlow: GATEWAY_TIMEOUT "too_slow" "The request took too long; it is unknown whether it was executed.";
 }
@@ -182,6 +182,21 @@ impl ApiError {
     /// 500; the reason was logged.
     pub(crate) fn internal() -> Self {
         Self::new(ErrorCode::Internal, "an internal error; see the log")
+    }
+
+    /// Maps an error of a report: 503 if all connections for reports are in use, 504 if
+    /// its query took too long.
+    pub(crate) fn of_report(error: DbError) -> Self {
+        match error {
+            DbError::Unavailable(Outage::NoConnection) => {
+                Self::new(ErrorCode::Busy, "too many reports at the moment").with_retry_after(2)
+            }
+            slow if slow.is_timeout() => Self::new(
+                ErrorCode::TooSlow,
+                "the report took too long; choose a shorter period or another grouping",
+            ),
+            other => other.into(),
+        }
     }
 
     /// Maps a missing row to a 404 that names the kind of object.

@@ -73,7 +73,7 @@ impl Caller {
     /// changes are serialized, and an earlier one may have revoked it.
     pub(crate) async fn begin_change(self) -> Result<Edit, ApiError> {
         let Self { app, actor, claim } = self;
-        let mut change = Change::begin(&app.db, actor).await?;
+        let mut change = Change::begin(&app.db.admin, actor).await?;
         let session = claim.check(change.connection()).await?;
         Ok(Edit::new(app, change, session.principal_id))
     }
@@ -163,7 +163,7 @@ async fn identify(permission: Permission, request: &Parts) -> Result<Caller, Api
         token_hash: digest(token.as_bytes()),
         permission,
     };
-    let session = claim.check(&mut *app.db.acquire().await?).await?;
+    let session = claim.check(&mut *app.db.admin.acquire().await?).await?;
     Ok(Caller {
         app,
         actor: Actor {

@@ -82,7 +82,14 @@ async fn list(
         target,
         since,
     };
-    let rows = audit::list(&mut *app.db.acquire().await?, &filter, page).await?;
+    let mut report = app
+        .db
+        .reports
+        .begin_report()
+        .await
+        .map_err(ApiError::of_report)?;
+    let rows = audit::list(&mut report, &filter, page).await;
+    let rows = rows.map_err(ApiError::of_report)?;
     let rows = rows.into_iter().map(|row| (row.id, AuditView::from(row)));
     Ok(page::respond(&uri, page, "before", rows))
 }

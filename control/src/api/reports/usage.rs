@@ -134,8 +134,14 @@ async fn events(
         model,
         metadata: metadata.as_deref().map(members).transpose()?,
     };
-    let mut connection = app.db.acquire().await?;
-    let rows = usage::list(&mut connection, &filter, page).await?;
+    let mut report = app
+        .db
+        .reports
+        .begin_report()
+        .await
+        .map_err(ApiError::of_report)?;
+    let rows = usage::list(&mut report, &filter, page).await;
+    let rows = rows.map_err(ApiError::of_report)?;
     let rows = rows
         .into_iter()
         .map(|row| (row.id, UsageEventView::from(row)));
@@ -217,8 +223,14 @@ async fn totals(
     {
         return Err(ApiError::invalid("until", "until must be after since"));
     }
-    let mut connection = app.db.acquire().await?;
-    let rows = usage::totals(&mut connection, &grouping, since, until, page.limit).await?;
+    let mut report = app
+        .db
+        .reports
+        .begin_report()
+        .await
+        .map_err(ApiError::of_report)?;
+    let rows = usage::totals(&mut report, &grouping, since, until, page.limit).await;
+    let rows = rows.map_err(ApiError::of_report)?;
     Ok(Json(rows.into_iter().map(UsageTotalView::from).collect()))
 }
 
