@@ -4,6 +4,8 @@
 //! and its printer columns are derived from these types. [`crd_yaml`] generates
 //! the YAML under `config/crd`; a test compares the two.
 
+mod dns;
+mod messages;
 mod proxy;
 mod quantity;
 mod reference;

@@ -46,7 +46,7 @@ pub struct FastllmProxySpec {
     /// change it.
     #[serde(default = "default_image")]
     #[schemars(length(max = "crate::schema::MAX_STRING"))]
-    #[x_kube(validation = Rule::new(crate::schema::IMAGE).message(crate::validate::IMAGE))]
+    #[x_kube(validation = Rule::new(crate::schema::IMAGE).message(crate::messages::IMAGE))]
     pub image: String,
 
     /// When the kubelet pulls the image.
@@ -56,7 +56,7 @@ pub struct FastllmProxySpec {
     /// Names of Secrets in the same namespace with registry credentials.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = "crate::schema::MAX_STRING")), extend("x-kubernetes-list-type" = "set"))]
-    #[x_kube(validation = Rule::new("self.size() <= 32 && self.all(n, n.size() <= 253 && n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))").message(crate::validate::PULL_SECRETS))]
+    #[x_kube(validation = Rule::new("self.size() <= 32 && self.all(n, n.size() <= 253 && n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))").message(crate::messages::PULL_SECRETS))]
     pub image_pull_secrets: Vec<String>,
 
     /// Secret key with the URL of the Postgres database (postgres:// or postgresql://).
@@ -120,7 +120,7 @@ pub struct Bootstrap {
     /// Name of the account.
     #[serde(default = "default_principal")]
     #[schemars(length(max = "crate::schema::MAX_STRING"))]
-    #[x_kube(validation = Rule::new(r"bytes(self).size() <= 128 && self.matches(r'^[^\p{Cc}\p{Z}]([^\p{Cc}]*[^\p{Cc}\p{Z}])?$')").message(crate::validate::ACCOUNT_NAME))]
+    #[x_kube(validation = Rule::new(r"bytes(self).size() <= 128 && self.matches(r'^[^\p{Cc}\p{Z}]([^\p{Cc}]*[^\p{Cc}\p{Z}])?$')").message(crate::messages::ACCOUNT_NAME))]
     pub name: String,
     /// Secret key with the initial password. It is read once; the Secret may be
     /// deleted afterwards.
@@ -133,7 +133,7 @@ pub struct Bootstrap {
 pub struct ControlPlane {
     /// Number of pods, all of which are active. 0 stops the control plane.
     #[serde(default = "one")]
-    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message(crate::validate::REPLICAS))]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message(crate::messages::REPLICAS))]
     pub replicas: i32,
     /// Resource requests and limits of a control plane pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -156,7 +156,7 @@ impl Default for ControlPlane {
 pub struct GatewayPlane {
     /// Number of pods. 0 stops the gateway.
     #[serde(default = "two")]
-    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message(crate::validate::REPLICAS))]
+    #[x_kube(validation = Rule::new("self >= 0 && self <= 10000").message(crate::messages::REPLICAS))]
     pub replicas: i32,
     /// Resource requests and limits of a gateway pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,7 +181,7 @@ pub struct Observability {
     /// `info,fastllm_gateway=debug`.
     #[serde(default = "default_log_level")]
     #[schemars(length(max = "crate::schema::MAX_STRING"))]
-    #[x_kube(validation = Rule::new("self.matches('^[ -~]+$') && self.size() <= 1024").message(crate::validate::LOG_LEVEL))]
+    #[x_kube(validation = Rule::new("self.matches('^[ -~]+$') && self.size() <= 1024").message(crate::messages::LOG_LEVEL))]
     pub log_level: String,
     /// Format of log lines.
     #[serde(default)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::JSONSchemaProps;
 use schemars::{Schema, SchemaGenerator, json_schema};
 
-use crate::validate;
+use crate::messages;
 
 /// Maximum length of a string in the schema, which bounds the cost of the rules.
 /// The rules themselves have smaller limits: a string that exceeds the limit of the
@@ -57,9 +57,9 @@ pub(crate) fn resources(_: &mut SchemaGenerator) -> Schema {
                 "x-kubernetes-int-or-string": true,
             },
             "x-kubernetes-validations": [
-                {"rule": RESOURCE_NAMES, "message": validate::RESOURCE_NAMES},
-                {"rule": AMOUNTS, "message": validate::AMOUNTS},
-                {"rule": WHOLE_NUMBERS, "message": validate::WHOLE_NUMBERS},
+                {"rule": RESOURCE_NAMES, "message": messages::RESOURCE_NAMES},
+                {"rule": AMOUNTS, "message": messages::AMOUNTS},
+                {"rule": WHOLE_NUMBERS, "message": messages::WHOLE_NUMBERS},
             ],
         })
     };
@@ -70,8 +70,8 @@ pub(crate) fn resources(_: &mut SchemaGenerator) -> Schema {
             "requests": quantities("Amount that the scheduler reserves for a pod, by resource name."),
         },
         "x-kubernetes-validations": [
-            {"rule": WITHIN_LIMITS, "message": validate::WITHIN_LIMITS},
-            {"rule": EXTENDED_LIMITS, "message": validate::EXTENDED_LIMITS},
+            {"rule": WITHIN_LIMITS, "message": messages::WITHIN_LIMITS},
+            {"rule": EXTENDED_LIMITS, "message": messages::EXTENDED_LIMITS},
         ],
     })
 }

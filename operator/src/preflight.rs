@@ -46,6 +46,9 @@ fn value(
             format!("spec.{field}: {defect}"),
         )
     };
+    if !reference.is_valid() {
+        return Err(problem(Reason::InvalidValue, "the reference is invalid"));
+    }
     let data = match secrets.get(name) {
         Some(ReadOutcome::Known(Some(data))) => data,
         Some(ReadOutcome::Known(None)) => {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::{
-    AMOUNTS, EXTENDED_LIMITS, RESOURCE_NAMES, Violation, WHOLE_NUMBERS, WITHIN_LIMITS, is_subdomain,
-};
+use super::Violation;
+use crate::dns::is_subdomain;
+use crate::messages::{AMOUNTS, EXTENDED_LIMITS, RESOURCE_NAMES, WHOLE_NUMBERS, WITHIN_LIMITS};
 use crate::quantity_nanos;
 
 /// Billionths in one unit.

@@ -207,7 +207,7 @@ pub async fn gather<P: ModelsProbe>(
     let name = proxy.name_any();
     let mut secrets = BTreeMap::new();
     for (_, reference) in required_references(proxy, bootstrapped) {
-        if !secrets.contains_key(&reference.name) {
+        if reference.is_valid() && !secrets.contains_key(&reference.name) {
             let read = caches.secrets.read(&namespace, &reference.name).await;
             secrets.insert(reference.name.clone(), read);
         }

@@ -57,6 +57,28 @@ fn an_invalid_value_is_rejected_without_being_printed() {
 }
 
 #[test]
+fn an_invalid_reference_is_not_reported_as_a_failed_read() {
+    for (name, key) in [
+        ("../../other/secrets/x", "uri"),
+        ("a..b", "uri"),
+        ("db", "../uri"),
+    ] {
+        let mut cluster = FakeCluster::new();
+        let secrets = cluster.observe().secrets;
+        cluster.edit(|spec| {
+            spec.database.name = name.to_owned();
+            spec.database.key = key.to_owned();
+        });
+        let problems = preflight(&cluster.proxy, &secrets, false).unwrap_err();
+        assert_eq!(problems[0].reason, Reason::InvalidValue);
+        assert_eq!(
+            problems[0].message,
+            "spec.database: the reference is invalid"
+        );
+    }
+}
+
+#[test]
 fn an_empty_value_counts_as_missing() {
     let mut cluster = FakeCluster::new();
     cluster.set_secret("db", "uri", "");

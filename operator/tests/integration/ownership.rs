@@ -337,6 +337,46 @@ async fn a_requested_restart_rolls_both_planes_once() {
 }
 
 #[tokio::test]
+async fn a_gateway_that_is_being_deleted_stays_available_until_it_is_gone() {
+    let cluster = TestCluster::new("finalizer").await;
+    let _operator = cluster.operator().await;
+    cluster.install("llm").await;
+    let api: Api<Deployment> = cluster.api();
+    let finalizers = |names: Value| Patch::Merge(json!({"metadata": {"finalizers": names}}));
+    let held = finalizers(json!(["example.com/hold"]));
+    let default = PatchParams::default();
+    api.patch("llm-proxy", &default, &held).await.unwrap();
+    let background = DeleteParams::background();
+    let deleted = api.delete("llm-proxy", &background).await.unwrap();
+    let uid = deleted.left().unwrap().metadata.uid;
+    let status = cluster
+        .until("llm", |s| {
+            let ready = s.condition(ConditionType::Ready).unwrap();
+            ready
+                .message
+                .contains("waiting for the deletion of Deployment")
+        })
+        .await;
+    let ready = status.condition(ConditionType::Ready).unwrap();
+    assert!(
+        ready.message.contains("example.com/hold"),
+        "{}",
+        ready.message
+    );
+    assert!(status.is_true(ConditionType::Available), "{status:#?}");
+    api.patch("llm-proxy", &default, &finalizers(json!([])))
+        .await
+        .unwrap();
+    cluster
+        .deployment("llm-proxy", |d| d.metadata.uid != uid)
+        .await;
+    cluster.finish("llm-proxy").await;
+    cluster
+        .until("llm", |s| s.is_true(ConditionType::Ready))
+        .await;
+}
+
+#[tokio::test]
 async fn the_bootstrap_job_is_removed_with_its_field() {
     let cluster = TestCluster::new("unbootstrap").await;
     let _operator = cluster.operator().await;
