@@ -14,10 +14,10 @@ use crate::messages;
 pub(crate) const MAX_STRING: u32 = 4096;
 
 /// Rule for image references: an optional registry, a path, and a tag or digest.
-pub(crate) const IMAGE: &str = "self.find('^[^@]*').size() <= 255 && self.matches('^\
+pub(crate) const IMAGE: &str = "self.find('^[^@]*').size() <= 255 && self.matches(r'^\
     (([a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?([.][a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?)+(:[0-9]+)?|\
     [a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?:[0-9]+|\
-    [[][0-9a-fA-F:]+[]](:[0-9]+)?)/)?\
+    \\[[0-9a-fA-F:]+\\](:[0-9]+)?)/)?\
     [a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*)*\
     (:[A-Za-z0-9_][-A-Za-z0-9_.]{0,127})?(@sha(256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128}))?$')";
 

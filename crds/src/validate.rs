@@ -155,3 +155,6 @@ fn is_log_level(filter: &str) -> bool {
 fn is_service_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && is_label(name)
 }
+
+#[cfg(test)]
+mod tests;
