@@ -1,4 +1,6 @@
-//! How the operator identifies itself in requests.
+//! The client of the API server.
+
+use std::time::Duration;
 
 use axum::http::HeaderValue;
 use axum::http::header::USER_AGENT;
@@ -7,11 +9,18 @@ use kube::{Client, Config};
 /// The `User-Agent` of requests to the API server and to gateways.
 pub const AGENT: &str = concat!("fastllm-operator/", env!("CARGO_PKG_VERSION"));
 
-/// A configuration whose requests have the operator's `User-Agent`.
+/// How long a response may be silent. The API server ends a watch after 290 seconds;
+/// the initial list of a watch has no other timeout.
+const SILENCE: Duration = Duration::from_secs(305);
+
+/// A configuration whose requests have the operator's `User-Agent`, and whose
+/// responses do not stay incomplete for ever.
 #[must_use]
 pub fn identified(mut config: Config) -> Config {
     let agent = HeaderValue::from_static(AGENT);
     config.headers.push((USER_AGENT, agent));
+    config.read_timeout = Some(SILENCE);
+    config.reset_reader_on_write = true;
     config
 }
 
@@ -38,6 +47,7 @@ mod tests {
             (name.as_str(), value.to_str().unwrap()),
             ("user-agent", AGENT)
         );
+        assert!(config.read_timeout.is_some() && config.reset_reader_on_write);
         let (product, version) = AGENT.split_once('/').unwrap();
         assert_eq!(product, "fastllm-operator");
         assert_eq!(version, env!("CARGO_PKG_VERSION"));

@@ -30,7 +30,7 @@ use crate::preflight::preflight;
 use crate::problem::{Problem, ProblemScope};
 use crate::secrets::InputHashes;
 
-use checks::{invalid_annotations, job_template_hash, terminating};
+use checks::{invalid_values, job_template_hash, terminating};
 pub use compare::{MergeStrategy, covers, merge_strategy};
 pub use rollout_reason::{RolloutReason, rollout_reasons};
 
@@ -184,7 +184,7 @@ pub fn plan(proxy: &FastllmProxy, observed: &Observed) -> Plan {
     let violations = validate(proxy).into_iter().map(|v| v.to_string());
     plan.problems.extend(
         violations
-            .chain(invalid_annotations(proxy))
+            .chain(invalid_values(proxy))
             .map(|text| Problem::new(ProblemScope::Spec, Reason::InvalidValue, text)),
     );
     if !observed.missing_fields.is_empty() {

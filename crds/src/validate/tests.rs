@@ -14,18 +14,18 @@ fn pattern(field: &str) -> Regex {
     let rules = schema.pointer(field).unwrap()["x-kubernetes-validations"].clone();
     let rules: Vec<Value> = serde_json::from_value(rules).unwrap();
     let rules = rules.iter().filter_map(|rule| rule["rule"].as_str());
-    let pattern = rules
+    let mut patterns = rules
         .filter_map(|rule| rule.split_once("matches("))
         .map(|(_, pattern)| pattern.trim_start_matches('r').trim_start_matches('\''))
         .filter_map(|pattern| pattern.split_once("')"))
         .map(|(pattern, _)| Regex::new(pattern).unwrap());
-    pattern.last().unwrap()
+    patterns.next().unwrap()
 }
 
 /// Texts that are shorter than every limit, from characters that matter.
 fn texts(characters: &'static str) -> impl Strategy<Value = Vec<String>> {
     let text = prop::collection::vec(
-        prop::sample::select(Vec::from_iter(characters.chars())),
+        prop::sample::select(characters.chars().collect::<Vec<_>>()),
         0..9,
     );
     prop::collection::vec(text.prop_map(String::from_iter), 400)

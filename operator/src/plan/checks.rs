@@ -1,6 +1,7 @@
-//! Checks of metadata before a plan is made.
+//! Checks before a plan is made.
 
 use fastllm_crds::{FastllmProxy, Reason};
+use fastllm_process::logging::parse_filter;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -10,8 +11,9 @@ use crate::names::{COMPONENT, Component, PAUSE, RESTART_AT, TEMPLATE_HASH, annot
 /// Maximum length of the annotation that requests a restart.
 const MAX_RESTART_AT: usize = 64;
 
-/// What is wrong with the annotations by which the operator is controlled.
-pub(super) fn invalid_annotations(proxy: &FastllmProxy) -> Vec<String> {
+/// What is wrong with the annotations by which the operator is controlled, and with
+/// values that the schema cannot check.
+pub(super) fn invalid_values(proxy: &FastllmProxy) -> Vec<String> {
     let mut found = Vec::new();
     if let Err(value) = switch(&proxy.metadata, PAUSE) {
         found.push(format!(
@@ -26,6 +28,13 @@ pub(super) fn invalid_annotations(proxy: &FastllmProxy) -> Vec<String> {
         found.push(format!(
             "metadata.annotations[{RESTART_AT}]: must have 1 to {MAX_RESTART_AT} visible ASCII \
              characters, such as 2026-01-02T03:04:05Z"
+        ));
+    }
+    let filter = &proxy.spec.observability.log_level;
+    if parse_filter(filter).is_err() {
+        found.push(format!(
+            "spec.observability.logLevel: {filter:?} is not a log level or filter, such as \
+             info,fastllm_gateway=debug"
         ));
     }
     found

@@ -92,6 +92,20 @@ fn an_invalid_annotation_is_named_and_nothing_is_applied() {
 }
 
 #[test]
+fn a_log_filter_that_the_planes_refuse_is_refused_before_it_is_applied() {
+    let mut cluster = FakeCluster::ready();
+    cluster.edit(|spec| spec.observability.log_level = "info,=".to_owned());
+    let writes = cluster.writes;
+    let (plan, _) = cluster.reconcile();
+    assert_eq!(cluster.writes, writes);
+    let message = &plan.problems[0].message;
+    assert!(
+        message.starts_with("spec.observability.logLevel: \"info,=\" is not a log level"),
+        "{message}"
+    );
+}
+
+#[test]
 fn a_resource_is_paused_by_true_in_any_case() {
     for (value, paused) in [
         ("true", true),
