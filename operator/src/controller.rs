@@ -346,11 +346,10 @@ impl<P: ModelsProbe> Reconciler<P> {
         let secrets: Vec<_> = plan.steps.iter().flat_map(Step::changed_secrets).collect();
         let namespace = proxy.namespace().unwrap_or_default();
         let admitted = self.pacer.admit(&namespace, &proxy.name_any(), &secrets);
-        let Err(secret) = admitted else {
+        let Err(busy) = admitted else {
             return Ok(());
         };
-        let message =
-            format!("waiting for other resources that roll out the change of Secret {secret:?}");
+        let message = busy.to_string();
         plan.steps.truncate(first);
         plan.obstacles.push(Obstacle {
             reason: Reason::RollingControlPlane,
