@@ -185,6 +185,8 @@ identifiers! {
         Resolved,
         /// Nothing is left to do.
         Complete,
+        /// An object that something else changed was restored. Only of Events.
+        Restored,
         /// The gateway serves at least one model.
         Served,
     }

@@ -99,6 +99,12 @@ fn step_events(step: &Step) -> Vec<OperatorEvent> {
             }];
         }
     };
+    if *apply_reason == ApplyReason::Restore {
+        return vec![OperatorEvent {
+            related: Some(object.key()),
+            ..OperatorEvent::new(Reason::Restored.as_str(), "Restore", step.to_string())
+        }];
+    }
     let reason = match (object, object.component()) {
         (Object::Job(_), _) => Reason::Bootstrapping,
         (Object::Deployment(_), Some(Component::Control)) => Reason::RollingControlPlane,
@@ -126,7 +132,9 @@ fn step_events(step: &Step) -> Vec<OperatorEvent> {
             reasons.iter().map(one).collect()
         }
         ApplyReason::Create => vec![event("Create", object.key())],
-        ApplyReason::Update | ApplyReason::Replace | ApplyReason::Remove => Vec::new(),
+        ApplyReason::Update | ApplyReason::Restore | ApplyReason::Replace | ApplyReason::Remove => {
+            Vec::new()
+        }
     }
 }
 
@@ -199,6 +207,17 @@ mod tests {
         assert_eq!(reconcile(&mut cluster), [secret]);
         assert_eq!(reconcile(&mut cluster), [] as [&str; 0]);
         cluster.settle();
+    }
+
+    #[test]
+    fn a_restored_object_is_published() {
+        let mut cluster = FakeCluster::ready();
+        let service = cluster.children.gateway_service.as_mut().unwrap();
+        let selector = service.spec.as_mut().unwrap().selector.as_mut().unwrap();
+        selector.insert("no".to_owned(), "endpoints".to_owned());
+        let restored = "Restored Restore Service/llm-proxy";
+        assert_eq!(reconcile(&mut cluster), [restored]);
+        assert_eq!(reconcile(&mut cluster), [] as [&str; 0]);
     }
 
     #[test]

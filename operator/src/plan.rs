@@ -22,15 +22,15 @@ use kube::ResourceExt as _;
 use crate::build::{self, BuildContext, Object};
 use crate::definition;
 use crate::names::{
-    ADMIN_PORT, APPLIED_HASH, Component, Ownership, PAUSE, PUBLIC_PORT, RESTART_AT, ROLLOUT_REASON,
-    annotate, annotation, ownership, switch,
+    ADMIN_PORT, Component, Ownership, PAUSE, PUBLIC_PORT, RESTART_AT, ROLLOUT_REASON, annotate,
+    annotation, ownership, switch,
 };
 use crate::observe::{Observed, PodView, Rollout, template_hash};
 use crate::preflight::preflight;
 use crate::problem::{Problem, ProblemScope};
 use crate::secrets::InputHashes;
 
-use checks::{invalid_values, job_template_hash, terminating};
+use checks::{invalid_values, is_same_manifest, job_template_hash, reason_of_change, terminating};
 pub use compare::{MergeStrategy, covers, merge_strategy};
 pub use rollout_reason::{RolloutReason, rollout_reasons};
 
@@ -50,6 +50,8 @@ pub enum ApplyReason {
     Create,
     /// The object is outdated, but its pods are not.
     Update,
+    /// Something else changed the object since it was applied.
+    Restore,
     /// The pods are outdated and are replaced.
     Rollout(Vec<RolloutReason>),
     /// A Job is replaced, because its inputs changed.
@@ -63,6 +65,7 @@ impl fmt::Display for ApplyReason {
         match self {
             Self::Create => f.write_str("Create"),
             Self::Update => f.write_str("Update"),
+            Self::Restore => f.write_str("Restore"),
             Self::Replace => f.write_str("Replace"),
             Self::Remove => f.write_str("Remove"),
             Self::Rollout(reasons) => write!(f, "RolloutReason={}", rollout_reason::join(reasons)),
@@ -349,7 +352,11 @@ impl Planner<'_> {
         let object = object.with_applied_hash();
         match live {
             Some(live) if self.is_up_to_date(&object, live) => {}
-            live => self.push_apply(object, live.map(Object::metadata), ApplyReason::Update),
+            Some(live) => {
+                let reason = reason_of_change(&object, live.metadata());
+                self.push_apply(object, Some(live.metadata()), reason);
+            }
+            None => self.push_apply(object, None, ApplyReason::Create),
         }
     }
 
@@ -378,7 +385,7 @@ impl Planner<'_> {
         let object = Object::Deployment(Box::new(desired)).with_applied_hash();
         if !self.is_up_to_date(&object, &Object::Deployment(Box::new(live.clone()))) {
             let reason = if reasons.is_empty() {
-                ApplyReason::Update
+                reason_of_change(&object, &live.metadata)
             } else {
                 ApplyReason::Rollout(reasons)
             };
@@ -404,7 +411,7 @@ impl Planner<'_> {
         let same = if adoptable {
             job_template_hash(live) == job_template_hash(&desired)
         } else {
-            annotation(&live.metadata, APPLIED_HASH) == annotation(object.metadata(), APPLIED_HASH)
+            is_same_manifest(&object, &live.metadata)
         };
         if !same {
             self.push_delete(live, ApplyReason::Replace);
@@ -436,9 +443,7 @@ impl Planner<'_> {
     /// not changed since. Fields that the API server itself rewrites are not
     /// written again.
     fn is_up_to_date(&self, desired: &Object, live: &Object) -> bool {
-        let same = annotation(desired.metadata(), APPLIED_HASH)
-            == annotation(live.metadata(), APPLIED_HASH);
-        if !same {
+        if !is_same_manifest(desired, live.metadata()) {
             return false;
         }
         let key = live.key();
@@ -449,12 +454,9 @@ impl Planner<'_> {
     }
 
     fn push_apply(&mut self, object: Object, live: Option<&ObjectMeta>, reason: ApplyReason) {
-        let (precondition, reason) = match live {
-            Some(live) => (
-                Precondition::Uid(live.uid.clone().unwrap_or_default()),
-                reason,
-            ),
-            None => (Precondition::Absent, ApplyReason::Create),
+        let precondition = match live {
+            Some(live) => Precondition::Uid(live.uid.clone().unwrap_or_default()),
+            None => Precondition::Absent,
         };
         self.plan.steps.push(Step::Apply {
             object,

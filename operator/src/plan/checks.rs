@@ -5,8 +5,11 @@ use fastllm_process::logging::parse_filter;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::Obstacle;
-use crate::names::{COMPONENT, Component, PAUSE, RESTART_AT, TEMPLATE_HASH, annotation, switch};
+use super::{ApplyReason, Obstacle};
+use crate::build::Object;
+use crate::names::{
+    APPLIED_HASH, COMPONENT, Component, PAUSE, RESTART_AT, TEMPLATE_HASH, annotation, switch,
+};
 
 /// Maximum length of the annotation that requests a restart.
 const MAX_RESTART_AT: usize = 64;
@@ -38,6 +41,20 @@ pub(super) fn invalid_values(proxy: &FastllmProxy) -> Vec<String> {
         ));
     }
     found
+}
+
+/// Whether a live object was applied from the same manifest.
+pub(super) fn is_same_manifest(desired: &Object, live: &ObjectMeta) -> bool {
+    annotation(desired.metadata(), APPLIED_HASH) == annotation(live, APPLIED_HASH)
+}
+
+/// The reason to write an object that is not up to date.
+pub(super) fn reason_of_change(desired: &Object, live: &ObjectMeta) -> ApplyReason {
+    if is_same_manifest(desired, live) {
+        ApplyReason::Restore
+    } else {
+        ApplyReason::Update
+    }
 }
 
 /// The hash of a Job's pod template.

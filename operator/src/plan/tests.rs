@@ -273,7 +273,7 @@ fn added_fields_are_kept_and_changed_fields_are_restored() {
     let control = cluster.children.control.as_mut().unwrap();
     control.spec.replicas = Some(7);
     let steps = plan(&cluster.proxy, &cluster.observe()).steps;
-    assert_eq!(kinds(&steps), ["apply Deployment llm-control (Update)"]);
+    assert_eq!(kinds(&steps), ["apply Deployment llm-control (Restore)"]);
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn a_field_that_the_api_server_rewrites_is_written_once() {
     let control = cluster.children.control.as_mut().unwrap();
     control.spec.template.spec.as_mut().unwrap().containers[0].image = Some("other".to_owned());
     let steps = plan(&cluster.proxy, &cluster.observe()).steps;
-    assert_eq!(kinds(&steps), ["apply Deployment llm-control (Update)"]);
+    assert_eq!(kinds(&steps), ["apply Deployment llm-control (Restore)"]);
 }
 
 #[test]

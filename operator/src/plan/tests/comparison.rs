@@ -139,5 +139,5 @@ fn an_additional_label_in_the_selector_of_a_service_is_removed() {
     let selector = service.spec.as_mut().unwrap().selector.as_mut().unwrap();
     selector.insert("no".to_owned(), "endpoints".to_owned());
     let steps = plan(&cluster.proxy, &cluster.observe()).steps;
-    assert_eq!(super::kinds(&steps), ["apply Service llm-proxy (Update)"]);
+    assert_eq!(super::kinds(&steps), ["apply Service llm-proxy (Restore)"]);
 }
