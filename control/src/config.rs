@@ -158,6 +158,8 @@ impl DatabaseConfig {
             ));
         }
         let options = PgConnectOptions::from_str(url.expose()).map_err(|_| wrong(malformed))?;
+        // PgBouncer rejects connections that set this. Numbers are not sent as text.
+        let options = options.extra_float_digits(None);
         let options = options.application_name("fastllm-control");
         Ok(match &self.ca_bundle {
             Some(bundle) if !url.expose().contains("sslrootcert=") => options.ssl_root_cert(bundle),

@@ -1,6 +1,9 @@
 //! Database access, one file per family of tables. All SQL is here, and nothing here
 //! depends on HTTP.
 
+#[macro_use]
+mod statement;
+
 pub(crate) mod audit;
 pub(crate) mod backends;
 pub(crate) mod budgets;
@@ -16,6 +19,7 @@ pub(crate) mod models;
 pub(crate) mod prices;
 pub(crate) mod principals;
 pub(crate) mod reconcile;
+mod report;
 pub(crate) mod roles;
 pub(crate) mod rules;
 pub(crate) mod sessions;
@@ -56,11 +60,6 @@ const CONNECT_CHECK: Duration = Duration::from_millis(50);
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same for reports, whose queries take long and should end with their client.
 const REPORT_RELEASE_TIMEOUT: Duration = Duration::from_millis(200);
-/// The maximum duration of a report's query, shorter than the timeout of requests.
-const REPORT_TIMEOUT: &str = "25s";
-/// How often PostgreSQL checks during a report's query whether the control plane has
-/// closed the connection.
-const CONNECTION_CHECK: &str = "1s";
 
 /// The pools of the database. They are separate, so that neither administrators nor
 /// their reports take a connection from gateways.
@@ -176,9 +175,10 @@ impl Db {
         }
     }
 
-    /// A connection of the pool. Fails at once while the database refuses connections;
+    /// A connection of the pool, for transactions only: behind a transaction pooler, each
+    /// statement outside of one may use another server connection. Fails at once while the database refuses connections;
     /// the pool itself would try again until its timeout.
-    pub(crate) async fn acquire(&self) -> Result<PoolConnection<Postgres>, DbError> {
+    async fn acquire(&self) -> Result<PoolConnection<Postgres>, DbError> {
         tokio::select! {
             biased;
             acquired = self.pool.acquire() => Ok(acquired?),
@@ -196,16 +196,7 @@ impl Db {
     /// transaction is dropped, as for a client that has disconnected.
     pub(crate) async fn begin_report(&self) -> Result<PgTransaction<'static>, DbError> {
         let mut transaction = self.begin_reading().await?;
-        // PostgreSQL before 14 has no check of connections.
-        sqlx::query!(
-            "SELECT set_config('statement_timeout', $1, true) AS timeout, \
-                    (SELECT set_config(name, $2, true) FROM pg_settings \
-                      WHERE name = 'client_connection_check_interval') AS check",
-            REPORT_TIMEOUT,
-            CONNECTION_CHECK,
-        )
-        .fetch_one(&mut *transaction)
-        .await?;
+        report::bound(&mut transaction).await?;
         Ok(transaction)
     }
 

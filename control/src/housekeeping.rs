@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fastllm_process::error::Chain;
+use sqlx::PgConnection;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -25,13 +26,23 @@ pub(crate) async fn run(db: Db, stop: CancellationToken) {
 }
 
 async fn prune(db: &Db) -> Result<u64, DbError> {
-    let mut connection = db.acquire().await?;
-    let sessions = sessions::prune(&mut connection).await?;
-    let reporters = usage::prune_reporters(&mut connection).await?;
-    let rejected = usage::prune_rejected(&mut connection).await?;
-    let gateways = gateways::prune(&mut connection).await?;
-    let counts = reconcile::prune_counts(&mut connection).await?;
-    let windows = spending::prune(&mut connection).await?;
-    let shares = shares::prune(&mut connection).await?;
+    let sessions = pruned(db, sessions::prune).await?;
+    let reporters = pruned(db, usage::prune_reporters).await?;
+    let rejected = pruned(db, usage::prune_rejected).await?;
+    let gateways = pruned(db, gateways::prune).await?;
+    let counts = pruned(db, reconcile::prune_counts).await?;
+    let windows = pruned(db, spending::prune).await?;
+    let shares = pruned(db, shares::prune).await?;
     Ok(sessions + reporters + rejected + gateways + counts + windows + shares)
+}
+
+/// Prunes one table in its own transaction, so that no locks are held meanwhile.
+async fn pruned(
+    db: &Db,
+    prune: impl AsyncFnOnce(&mut PgConnection) -> Result<u64, DbError>,
+) -> Result<u64, DbError> {
+    let mut transaction = db.begin().await?;
+    let rows = prune(&mut transaction).await?;
+    transaction.commit().await?;
+    Ok(rows)
 }

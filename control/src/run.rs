@@ -1,6 +1,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use fastllm_process::back_off::{self, Jitter};
@@ -137,6 +138,7 @@ async fn follow(
         metrics: Arc::clone(&app.metrics),
         status: Arc::clone(&app.status),
         interval,
+        pooled: AtomicBool::new(false),
     };
     tokio::join!(
         watcher.run(stop.clone()),

@@ -43,8 +43,9 @@ DEBIAN: dict[str, dict[str, str]] = {
     },
     # Programs for the benchmarks; not among PARTS, because nothing else needs them.
     "bench": {"nginx": "nginx-light", "haproxy": "haproxy", "strace": "strace"},
-    # Programs of single tests: system call traces and certificates.
+    # Programs of single tests: system call traces, a pooler of database connections, and certificates.
     "trace": {"strace": "strace"},
+    "pooler": {"/usr/sbin/pgbouncer": "pgbouncer"},
     "certificates": {"openssl": "openssl"},
     "images": {"buildah": "buildah", "/etc/ssl/certs/ca-certificates.crt": "ca-certificates"},
     "postgres": {f"{POSTGRES_PROGRAMS}/*/bin/postgres": "postgresql"},

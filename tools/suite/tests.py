@@ -14,7 +14,7 @@ from pathlib import Path
 from tools import paths, progress
 from tools.cluster import Cluster
 from tools.services.postgres import Postgres
-from tools.setup import venv
+from tools.setup import debian, venv
 from tools.suite import fuzz, queries
 
 __all__ = ["Counts", "run", "run_unit"]
@@ -58,6 +58,7 @@ class Counts:
 def run() -> Counts:
     """Runs all tests, also after failures, and returns the counts."""
     counts = Counts()
+    debian.install_missing({"pooler"})
     with Postgres("test", "127.0.0.1:0") as postgres, Cluster("test-api", profile="api") as api:
         environment = {
             "DATABASE_URL": postgres.url,

@@ -194,7 +194,7 @@ async fn list(
     Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
-    let mut connection = app.db.admin.acquire().await?;
+    let mut connection = app.db.admin.begin().await?;
     let rows = db::models::list(&mut connection, page).await?;
     let views = views(&mut connection, rows).await?;
     Ok(resource::list::<ModelView>(&uri, page, views))

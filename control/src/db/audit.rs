@@ -37,7 +37,7 @@ pub(super) async fn insert(
         target,
         source,
     } = actor;
-    sqlx::query!(
+    query!(
         "INSERT INTO audit_events (actor_id, actor_name, action, target, detail, source) \
          VALUES ($1, $2, $3, $4, $5, $6)",
         *id,
@@ -58,7 +58,7 @@ pub(crate) async fn list(
     filter: &AuditFilter,
     page: Page,
 ) -> Result<Vec<AuditRow>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         AuditRow,
         "SELECT id, actor_id, actor_name, action, target, detail, source, at \
            FROM audit_events \

@@ -87,7 +87,7 @@ pub(crate) async fn of_models(
     connection: &mut PgConnection,
     model_ids: &[i64],
 ) -> Result<Vec<BackendRow>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         BackendRow,
         r#"SELECT id, model_id, api_base, upstream_model, upstream_api_key, protocol, auth_header,
                   auth_scheme, default_max_tokens, weight, enabled, draining, max_concurrency,
@@ -103,7 +103,7 @@ pub(crate) async fn of_models(
 }
 
 pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<BackendRow, DbError> {
-    let model_id = sqlx::query_scalar!("SELECT model_id FROM model_backends WHERE id = $1", id)
+    let model_id = query_scalar!("SELECT model_id FROM model_backends WHERE id = $1", id)
         .fetch_one(&mut *connection)
         .await?;
     let rows = of_models(connection, &[model_id]).await?;
@@ -113,16 +113,15 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<Backen
 /// The ID of a new backend, reserved in advance because its credential is sealed for
 /// the ID before it is stored.
 pub(crate) async fn next_id(connection: &mut PgConnection) -> Result<i64, DbError> {
-    let id = sqlx::query_scalar!(
-        r#"SELECT nextval(pg_get_serial_sequence('model_backends', 'id')) AS "id!""#
-    )
-    .fetch_one(connection)
-    .await?;
+    let id =
+        query_scalar!(r#"SELECT nextval(pg_get_serial_sequence('model_backends', 'id')) AS "id!""#)
+            .fetch_one(connection)
+            .await?;
     Ok(id)
 }
 
 pub(crate) async fn insert(connection: &mut PgConnection, row: &BackendRow) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "INSERT INTO model_backends (id, model_id, api_base, upstream_model) \
          VALUES ($1, $2, $3, $4)",
         row.id,
@@ -137,7 +136,7 @@ pub(crate) async fn insert(connection: &mut PgConnection, row: &BackendRow) -> R
 
 /// Writes the fields that can change after creation.
 pub(crate) async fn update(connection: &mut PgConnection, row: &BackendRow) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "UPDATE model_backends SET api_base = $2, upstream_model = $3, upstream_api_key = $4, \
                 protocol = $5, auth_header = $6, auth_scheme = $7, default_max_tokens = $8, \
                 weight = $9, enabled = $10 \
@@ -155,7 +154,7 @@ pub(crate) async fn update(connection: &mut PgConnection, row: &BackendRow) -> R
     )
     .execute(&mut *connection)
     .await?;
-    sqlx::query!(
+    query!(
         "UPDATE model_backends SET draining = $2, max_concurrency = $3, max_queue = $4, \
                 queue_timeout_ms = $5, extra_headers = $6, extra_header_names = $7, \
                 extra_query = $8, path_template = $9, health_check = $10, health_path = $11, \
@@ -181,7 +180,7 @@ pub(crate) async fn update(connection: &mut PgConnection, row: &BackendRow) -> R
 }
 
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
-    sqlx::query!("DELETE FROM model_backends WHERE id = $1", id)
+    query!("DELETE FROM model_backends WHERE id = $1", id)
         .execute(connection)
         .await?;
     Ok(())

@@ -67,7 +67,7 @@ pub(crate) async fn list(
     principal_id: Option<i64>,
     page: Page,
 ) -> Result<Vec<Allowance<Budget>>, DbError> {
-    let rows = sqlx::query!(
+    let rows = query!(
         r#"SELECT b.id, b.tokens_total, b.cost_total_micros, b.budget_window, b.time_zone,
                   b.window_start, b.principal_id, p.name AS "principal?", b.model_id,
                   m.name AS "model?", b.key_id, k.name AS "key?", b.team_id, t.name AS "team?"
@@ -107,7 +107,7 @@ pub(crate) async fn get(
     subject: SubjectId,
 ) -> Result<Option<Budget>, DbError> {
     let of = subject.columns();
-    let row = sqlx::query_as!(
+    let row = query_as!(
         BudgetColumns,
         "SELECT id, tokens_total, cost_total_micros, budget_window, time_zone, window_start \
            FROM budgets \
@@ -137,7 +137,7 @@ pub(crate) async fn put(
         window,
         time_zone,
     } = *fields;
-    sqlx::query!(
+    query!(
         "INSERT INTO budgets (principal_id, model_id, key_id, team_id, tokens_total, \
                 cost_total_micros, budget_window, time_zone) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
@@ -163,7 +163,7 @@ pub(crate) async fn delete(
     subject: SubjectId,
 ) -> Result<(), DbError> {
     let of = subject.columns();
-    sqlx::query!(
+    query!(
         "DELETE FROM budgets WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
             AND model_id IS NOT DISTINCT FROM $2",
         of.principal_id,
@@ -182,7 +182,7 @@ pub(crate) async fn published(
     connection: &mut PgConnection,
     shards: &[i16],
 ) -> Result<Vec<(Subject, Budget)>, DbError> {
-    let rows = sqlx::query!(
+    let rows = query!(
         r#"SELECT b.principal_id, b.model_id, b.key_id, b.team_id, m.name AS "model?", b.id,
                   b.tokens_total, b.cost_total_micros, b.budget_window, b.time_zone,
                   b.window_start
@@ -215,7 +215,7 @@ pub(crate) async fn find(
     connection: &mut PgConnection,
     ids: Option<&[i64]>,
 ) -> Result<Vec<Budget>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         BudgetColumns,
         "SELECT id, tokens_total, cost_total_micros, budget_window, time_zone, window_start \
            FROM budgets WHERE $1::bigint[] IS NULL OR id = ANY ($1) ORDER BY id",

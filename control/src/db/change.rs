@@ -40,15 +40,15 @@ impl Change {
     pub(crate) async fn begin(db: &Db, actor: Actor) -> Result<Self, DbError> {
         let mut transaction = db.begin().await?;
         // A change that hangs would block all others.
-        sqlx::query!(
+        query!(
             "SELECT set_config('lock_timeout', '5s', true) AS lock, \
                     set_config('statement_timeout', '15s', true) AS statement, \
                     set_config('idle_in_transaction_session_timeout', '15s', true) AS idle"
         )
-        .fetch_one(&mut *transaction)
+        .fetch_one(&mut transaction)
         .await?;
-        let version = sqlx::query_scalar!(r#"SELECT bump_config_version() AS "version!""#)
-            .fetch_one(&mut *transaction)
+        let version = query_scalar!(r#"SELECT bump_config_version() AS "version!""#)
+            .fetch_one(&mut transaction)
             .await?;
         Ok(Self {
             transaction,

@@ -22,7 +22,7 @@ pub(crate) async fn put(
     replica: &str,
     report: &Value,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "INSERT INTO gateway_reports (replica, report) VALUES ($1, $2) \
          ON CONFLICT (replica) DO UPDATE SET report = $2, received_at = clock_timestamp()",
         replica,
@@ -35,7 +35,7 @@ pub(crate) async fn put(
 
 /// The gateways that reported recently, sorted by name.
 pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ReportRow>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         ReportRow,
         r#"SELECT report, extract(epoch FROM now() - received_at)::float8 AS "age_seconds!"
              FROM gateway_reports
@@ -50,7 +50,7 @@ pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ReportRow>
 }
 
 pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
-    let done = sqlx::query!(
+    let done = query!(
         "DELETE FROM gateway_reports WHERE received_at < now() - make_interval(hours => $1)",
         KEPT_HOURS,
     )

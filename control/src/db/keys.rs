@@ -23,7 +23,7 @@ pub(crate) async fn list(
     principal_id: Option<i64>,
     page: Page,
 ) -> Result<Vec<KeyRow>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         KeyRow,
         "SELECT k.id, k.prefix, k.name, k.principal_id, p.name AS principal, k.expires_at, \
                 k.disabled, k.created_at, k.last_used_at \
@@ -49,7 +49,7 @@ pub(crate) async fn insert(
     hash: &KeyHash,
     row: &KeyRow,
 ) -> Result<i64, DbError> {
-    let id = sqlx::query_scalar!(
+    let id = query_scalar!(
         "INSERT INTO api_keys (hash, prefix, name, principal_id, expires_at) \
          VALUES ($1, $2, $3, $4, $5) RETURNING id",
         &hash.0[..],
@@ -65,7 +65,7 @@ pub(crate) async fn insert(
 
 /// Writes the fields that can change after creation.
 pub(crate) async fn update(connection: &mut PgConnection, row: &KeyRow) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "UPDATE api_keys SET name = $2, expires_at = $3, disabled = $4 WHERE id = $1",
         row.id,
         row.name,

@@ -30,7 +30,7 @@ pub(crate) async fn list(
     principal_id: Option<i64>,
     page: Page,
 ) -> Result<Vec<Allowance<Limits>>, DbError> {
-    let rows = sqlx::query!(
+    let rows = query!(
         r#"SELECT l.id, l.requests_per_min, l.tokens_per_min, l.concurrency,
                   l.principal_id, p.name AS "principal?", l.model_id, m.name AS "model?",
                   l.key_id, k.name AS "key?", l.team_id, t.name AS "team?"
@@ -63,7 +63,7 @@ pub(crate) async fn get(
     subject: SubjectId,
 ) -> Result<Option<Limits>, DbError> {
     let of = subject.columns();
-    let row = sqlx::query!(
+    let row = query!(
         "SELECT requests_per_min, tokens_per_min, concurrency FROM limits \
           WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
             AND model_id IS NOT DISTINCT FROM $2",
@@ -89,7 +89,7 @@ pub(crate) async fn put(
         tokens_per_min,
         concurrency,
     } = *limits;
-    sqlx::query!(
+    query!(
         "INSERT INTO limits (principal_id, model_id, key_id, team_id, requests_per_min, \
                 tokens_per_min, concurrency) \
          VALUES ($1, $2, $3, $4, $5, $6, $7) \
@@ -114,7 +114,7 @@ pub(crate) async fn delete(
     subject: SubjectId,
 ) -> Result<(), DbError> {
     let of = subject.columns();
-    sqlx::query!(
+    query!(
         "DELETE FROM limits WHERE (principal_id = $1 OR key_id = $3 OR team_id = $4) \
             AND model_id IS NOT DISTINCT FROM $2",
         of.principal_id,
@@ -133,7 +133,7 @@ pub(crate) async fn published(
     connection: &mut PgConnection,
     shards: &[i16],
 ) -> Result<Vec<(Subject, Limits)>, DbError> {
-    let rows = sqlx::query!(
+    let rows = query!(
         r#"SELECT l.principal_id, l.model_id, l.key_id, l.team_id, m.name AS "model?",
                   l.requests_per_min, l.tokens_per_min, l.concurrency
              FROM limits AS l LEFT JOIN models AS m ON m.id = l.model_id

@@ -33,7 +33,7 @@ pub(crate) fn present(budget: &Budget, at: Timestamp) -> Option<WindowId> {
 }
 
 async fn model_prices(connection: &mut PgConnection) -> Result<Vec<ModelPrices>, DbError> {
-    let rows = sqlx::query!(
+    let rows = query!(
         r#"SELECT name, input_price_per_mtok, output_price_per_mtok, cached_input_price_per_mtok,
                   cache_write_price_per_mtok, reasoning_price_per_mtok,
                   audio_input_price_per_mtok, audio_output_price_per_mtok, image_price,

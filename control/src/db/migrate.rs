@@ -1,10 +1,14 @@
 use sqlx::migrate::MigrateError;
-use sqlx::{Connection, PgConnection};
+use sqlx::{Executor, PgConnection};
 
 use super::{Db, DbError};
 
 /// An arbitrary number that identifies the advisory lock of migrations.
 const LOCK: i64 = 0x6661_7374_6c6c_6d00;
+
+/// The migrator's statements are kept on the server, whose connection other clients may
+/// have used before or use later, behind a transaction pooler.
+const FORGET: &str = "DEALLOCATE ALL";
 
 /// Migrates the schema to this release in one transaction, and checks that the
 /// schema supports this release.
@@ -12,10 +16,13 @@ const LOCK: i64 = 0x6661_7374_6c6c_6d00;
 /// The lock is scoped to the transaction, because a connection pooler may share
 /// sessions. A newer schema is accepted if `schema_info` allows this release.
 pub(crate) async fn migrate(db: &Db) -> Result<(), MigrationError> {
-    let mut connection = db.acquire().await?;
-    let mut transaction = connection.begin().await.map_err(DbError::from)?;
-    sqlx::query!("SELECT pg_advisory_xact_lock($1)", LOCK)
-        .execute(&mut *transaction)
+    let mut transaction = db.begin().await?;
+    (&mut *transaction)
+        .execute(FORGET)
+        .await
+        .map_err(DbError::from)?;
+    query!("SELECT pg_advisory_xact_lock($1)", LOCK)
+        .execute(&mut transaction)
         .await
         .map_err(DbError::from)?;
     let mut migrations = sqlx::migrate!("../migrations");
@@ -25,6 +32,10 @@ pub(crate) async fn migrate(db: &Db) -> Result<(), MigrationError> {
         .await
         .map_err(failure)?;
     check_oldest_binary(&mut transaction).await?;
+    (&mut *transaction)
+        .execute(FORGET)
+        .await
+        .map_err(DbError::from)?;
     transaction.commit().await.map_err(DbError::from)?;
     Ok(())
 }
@@ -83,7 +94,7 @@ fn failure(error: MigrateError) -> MigrationError {
 }
 
 async fn check_oldest_binary(connection: &mut PgConnection) -> Result<(), MigrationError> {
-    let oldest = sqlx::query_scalar!("SELECT oldest_binary FROM schema_info")
+    let oldest = query_scalar!("SELECT oldest_binary FROM schema_info")
         .fetch_one(connection)
         .await
         .map_err(DbError::from)?;

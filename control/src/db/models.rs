@@ -28,7 +28,7 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     page: Page,
 ) -> Result<Vec<ModelRow>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         ModelRow,
         "SELECT id, name, description, input_price_per_mtok, output_price_per_mtok, \
                 cached_input_price_per_mtok, cache_write_price_per_mtok, \
@@ -51,7 +51,7 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<ModelR
 
 /// Inserts the row under a new ID, which is returned.
 pub(crate) async fn insert(connection: &mut PgConnection, row: &ModelRow) -> Result<i64, DbError> {
-    let id = sqlx::query_scalar!(
+    let id = query_scalar!(
         "INSERT INTO models (name) VALUES ($1) RETURNING id",
         row.name
     )
@@ -67,7 +67,7 @@ pub(crate) async fn update(
     id: i64,
     row: &ModelRow,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "UPDATE models SET description = $2, cache_ttl_seconds = $3, context_length = $4, \
                 policy = $5, input_price_per_mtok = $6, output_price_per_mtok = $7, \
                 cached_input_price_per_mtok = $8, cache_write_price_per_mtok = $9, \
@@ -97,7 +97,7 @@ pub(crate) async fn update(
 }
 
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
-    sqlx::query!("DELETE FROM models WHERE id = $1", id)
+    query!("DELETE FROM models WHERE id = $1", id)
         .execute(connection)
         .await?;
     Ok(())
@@ -107,7 +107,7 @@ pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(),
 pub(crate) async fn fallback(
     connection: &mut PgConnection,
 ) -> Result<Option<(i64, String)>, DbError> {
-    let row = sqlx::query!("SELECT id, name FROM models WHERE is_fallback")
+    let row = query!("SELECT id, name FROM models WHERE is_fallback")
         .fetch_optional(connection)
         .await?;
     Ok(row.map(|row| (row.id, row.name)))
@@ -119,10 +119,10 @@ pub(crate) async fn set_fallback(
     id: Option<i64>,
 ) -> Result<(), DbError> {
     // Two statements, because the unique index is checked for each row.
-    sqlx::query!("UPDATE models SET is_fallback = false WHERE is_fallback")
+    query!("UPDATE models SET is_fallback = false WHERE is_fallback")
         .execute(&mut *connection)
         .await?;
-    sqlx::query!("UPDATE models SET is_fallback = true WHERE id = $1", id)
+    query!("UPDATE models SET is_fallback = true WHERE id = $1", id)
         .execute(connection)
         .await?;
     Ok(())

@@ -21,7 +21,7 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     page: Page,
 ) -> Result<Vec<PrincipalRow>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         PrincipalRow,
         r#"SELECT p.id, p.kind, p.name, p.email, p.disabled, p.created_at,
                   ARRAY(SELECT r.name FROM principal_roles AS h JOIN roles AS r ON r.id = h.role_id
@@ -47,7 +47,7 @@ pub(crate) async fn find_by_name(
     connection: &mut PgConnection,
     name: &str,
 ) -> Result<PrincipalRow, DbError> {
-    let id = sqlx::query_scalar!("SELECT id FROM principals WHERE name = $1", name)
+    let id = query_scalar!("SELECT id FROM principals WHERE name = $1", name)
         .fetch_one(&mut *connection)
         .await?;
     get(connection, id).await
@@ -60,7 +60,7 @@ pub(crate) async fn insert(
     email: Option<&str>,
     team_id: Option<i64>,
 ) -> Result<i64, DbError> {
-    let id = sqlx::query_scalar!(
+    let id = query_scalar!(
         "INSERT INTO principals (name, kind, email, team_id) VALUES ($1, $2, $3, $4) RETURNING id",
         name,
         kind,
@@ -77,7 +77,7 @@ pub(crate) async fn update(
     connection: &mut PgConnection,
     row: &PrincipalRow,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "UPDATE principals SET email = $2, disabled = $3, team_id = $4 WHERE id = $1",
         row.id,
         row.email.as_deref(),
@@ -95,7 +95,7 @@ pub(crate) async fn set_password(
     id: i64,
     password_hash: &str,
 ) -> Result<u64, DbError> {
-    let done = sqlx::query!(
+    let done = query!(
         "UPDATE principals SET password_hash = $2, kind = 'user' WHERE id = $1",
         id,
         password_hash,
@@ -109,7 +109,7 @@ pub(crate) async fn set_password(
 }
 
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
-    sqlx::query!("DELETE FROM principals WHERE id = $1", id)
+    query!("DELETE FROM principals WHERE id = $1", id)
         .execute(connection)
         .await?;
     Ok(())
@@ -121,7 +121,7 @@ pub(crate) async fn add_role(
     id: i64,
     role_id: i64,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "INSERT INTO principal_roles (principal_id, role_id) VALUES ($1, $2) ON CONFLICT DO NOTHING",
         id,
         role_id,
@@ -137,7 +137,7 @@ pub(crate) async fn remove_role(
     id: i64,
     role: &str,
 ) -> Result<bool, DbError> {
-    let done = sqlx::query!(
+    let done = query!(
         "DELETE FROM principal_roles AS h USING roles AS r \
           WHERE h.role_id = r.id AND h.principal_id = $1 AND r.name = $2",
         id,
@@ -153,7 +153,7 @@ pub(crate) async fn permissions(
     connection: &mut PgConnection,
     id: i64,
 ) -> Result<Vec<(String, String)>, DbError> {
-    let rows = sqlx::query!(
+    let rows = query!(
         "SELECT DISTINCT g.verb, g.resource FROM principal_roles AS h \
            JOIN role_permissions AS g ON g.role_id = h.role_id \
           WHERE h.principal_id = $1 ORDER BY g.verb, g.resource",
@@ -169,7 +169,7 @@ pub(crate) async fn permissions(
 
 /// Whether one of its roles grants `config:write`.
 pub(crate) async fn can_configure(connection: &mut PgConnection, id: i64) -> Result<bool, DbError> {
-    let found = sqlx::query_scalar!(
+    let found = query_scalar!(
         r#"SELECT EXISTS(SELECT FROM principal_roles AS h
                            JOIN role_permissions AS g ON g.role_id = h.role_id
                           WHERE h.principal_id = $1 AND g.verb = 'config:write') AS "found!""#,
@@ -182,7 +182,7 @@ pub(crate) async fn can_configure(connection: &mut PgConnection, id: i64) -> Res
 
 /// The number of principals that can log in and change the configuration.
 pub(crate) async fn administrators(connection: &mut PgConnection) -> Result<i64, DbError> {
-    let count = sqlx::query_scalar!(
+    let count = query_scalar!(
         r#"SELECT count(*) AS "count!" FROM principals AS p
             WHERE NOT p.disabled AND p.password_hash IS NOT NULL
               AND EXISTS(SELECT FROM principal_roles AS h

@@ -41,7 +41,7 @@ pub(crate) async fn register(
     start: GatewayStart<'_>,
 ) -> Result<Fleet, DbError> {
     let GatewayStart { replica, boot_id } = start;
-    let last = sqlx::query!(
+    let last = query!(
         r#"WITH last AS (SELECT boot_id, seen_at FROM limit_replicas WHERE replica = $1)
            INSERT INTO limit_replicas (replica, boot_id) VALUES ($1, $2)
            ON CONFLICT (replica) DO UPDATE SET boot_id = $2, seen_at = clock_timestamp()
@@ -57,7 +57,7 @@ pub(crate) async fn register(
         replace_start(connection, start, &last, seen_at).await?;
     }
     // SKIP LOCKED: another transaction may be deleting the same rows.
-    sqlx::query!(
+    query!(
         "DELETE FROM limit_replicas WHERE replica IN \
             (SELECT replica FROM limit_replicas WHERE seen_at < now() - make_interval(secs => $1) \
                 FOR UPDATE SKIP LOCKED)",
@@ -77,7 +77,7 @@ async fn replace_start(
     previous: &str,
     previous_seen_at: OffsetDateTime,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "DELETE FROM duplicate_gateways WHERE (replica, boot_id) IN \
             (SELECT replica, boot_id FROM duplicate_gateways \
               WHERE seen_at < now() - make_interval(secs => $1) FOR UPDATE SKIP LOCKED)",
@@ -86,7 +86,7 @@ async fn replace_start(
     .execute(&mut *connection)
     .await?;
     let GatewayStart { replica, boot_id } = start;
-    let returned = sqlx::query!(
+    let returned = query!(
         r#"UPDATE duplicate_gateways SET concurrent_at = clock_timestamp() WHERE replica = $1 AND boot_id = $2
            RETURNING NOT EXISTS (SELECT FROM duplicate_gateways AS b
                                   WHERE b.replica = $1
@@ -100,7 +100,7 @@ async fn replace_start(
     .await?;
     // If the new start is an earlier one that returned, the previous start runs
     // concurrently with it.
-    sqlx::query!(
+    query!(
         "INSERT INTO duplicate_gateways AS v (replica, boot_id, seen_at, concurrent_at) \
          VALUES ($1, $2, $3, CASE WHEN $4 THEN clock_timestamp() END) \
          ON CONFLICT (replica, boot_id) DO UPDATE \
@@ -127,7 +127,7 @@ pub(crate) async fn fleet(
     connection: &mut PgConnection,
     replica: Option<&str>,
 ) -> Result<Fleet, DbError> {
-    let row = sqlx::query!(
+    let row = query!(
         r#"SELECT count(*) AS "live!", count(*) FILTER (WHERE replica = $2) AS "duplicates!",
                   now() AS "now!"
              FROM gateway_starts WHERE seen_at >= now() - make_interval(secs => $1)"#,
@@ -162,8 +162,8 @@ pub(crate) struct CountRow {
 /// Waits until no other transaction divides limits, so that no part of a limit is
 /// granted twice.
 pub(crate) async fn lock_limits(transaction: &mut PgTransaction<'_>) -> Result<(), DbError> {
-    sqlx::query!("SELECT pg_advisory_xact_lock($1)", LIMITS_LOCK)
-        .execute(&mut **transaction)
+    query!("SELECT pg_advisory_xact_lock($1)", LIMITS_LOCK)
+        .execute(transaction)
         .await?;
     Ok(())
 }
@@ -177,7 +177,7 @@ pub(crate) async fn counts(
     subjects: &[String],
     more: usize,
 ) -> Result<Vec<CountRow>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         CountRow,
         r#"SELECT c.subject, c.replica, c.requests, c.tokens, c.concurrency_limit,
                   c.concurrency_held,
@@ -227,7 +227,7 @@ pub(crate) async fn put_counts(
         concurrency_limits,
         concurrency_held,
     } = counts;
-    sqlx::query!(
+    query!(
         "INSERT INTO limit_counts (subject, replica, requests, tokens, concurrency_limit, \
                 concurrency_held) \
          SELECT c.subject, $1, c.requests, c.tokens, c.concurrency_limit, c.concurrency_held \
@@ -250,7 +250,7 @@ pub(crate) async fn put_counts(
 }
 
 pub(crate) async fn prune_counts(connection: &mut PgConnection) -> Result<u64, DbError> {
-    let done = sqlx::query!(
+    let done = query!(
         "DELETE FROM limit_counts AS c \
           WHERE c.reported_at < now() - make_interval(mins => $1) \
             AND (c.concurrency_held = 0 OR NOT EXISTS (SELECT FROM limit_replicas AS r \

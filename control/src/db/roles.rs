@@ -17,7 +17,7 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     page: Page,
 ) -> Result<Vec<RoleRow>, DbError> {
-    let roles = sqlx::query!(
+    let roles = query!(
         "SELECT id, name, description FROM roles \
           WHERE $1::bigint IS NULL OR id > $1 ORDER BY id LIMIT $2",
         page.after,
@@ -27,7 +27,7 @@ pub(crate) async fn list(
     .await?;
     let ids: Vec<i64> = roles.iter().map(|role| role.id).collect();
     let mut granted: BTreeMap<i64, Vec<(String, String)>> = BTreeMap::new();
-    let rows = sqlx::query!(
+    let rows = query!(
         "SELECT role_id, verb, resource FROM role_permissions WHERE role_id = ANY ($1) \
           ORDER BY verb, resource",
         &ids,
@@ -57,7 +57,7 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<RoleRo
 }
 
 pub(crate) async fn find(connection: &mut PgConnection, name: &str) -> Result<RoleRow, DbError> {
-    let id = sqlx::query_scalar!("SELECT id FROM roles WHERE name = $1", name)
+    let id = query_scalar!("SELECT id FROM roles WHERE name = $1", name)
         .fetch_one(&mut *connection)
         .await?;
     get(connection, id).await
@@ -68,7 +68,7 @@ pub(crate) async fn insert(
     name: &str,
     description: Option<&str>,
 ) -> Result<i64, DbError> {
-    let id = sqlx::query_scalar!(
+    let id = query_scalar!(
         "INSERT INTO roles (name, description) VALUES ($1, $2) RETURNING id",
         name,
         description,
@@ -83,7 +83,7 @@ pub(crate) async fn update(
     id: i64,
     description: Option<&str>,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "UPDATE roles SET description = $2 WHERE id = $1",
         id,
         description
@@ -95,7 +95,7 @@ pub(crate) async fn update(
 
 /// Fails with a reference error while a principal has the role.
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
-    sqlx::query!("DELETE FROM roles WHERE id = $1", id)
+    query!("DELETE FROM roles WHERE id = $1", id)
         .execute(connection)
         .await?;
     Ok(())
@@ -108,7 +108,7 @@ pub(crate) async fn grant(
     verb: &str,
     resource: &str,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "INSERT INTO role_permissions (role_id, verb, resource) VALUES ($1, $2, $3) \
          ON CONFLICT DO NOTHING",
         id,
@@ -127,7 +127,7 @@ pub(crate) async fn revoke(
     verb: &str,
     resource: &str,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "DELETE FROM role_permissions WHERE role_id = $1 AND verb = $2 AND resource = $3",
         id,
         verb,

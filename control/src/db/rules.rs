@@ -68,7 +68,7 @@ pub(crate) async fn of_virtual_models(
     connection: &mut PgConnection,
     ids: &[i64],
 ) -> Result<Vec<RuleRow>, DbError> {
-    let rows = sqlx::query!(
+    let rows = query!(
         r#"SELECT r.id, r.virtual_model_id, r.position, r.match_json,
                   ARRAY(SELECT p.principal_id FROM rule_principals AS p
                          WHERE p.rule_id = r.id ORDER BY p.principal_id) AS "principals!",
@@ -95,7 +95,7 @@ pub(crate) async fn of_virtual_models(
 }
 
 pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<RuleRow, DbError> {
-    let virtual_model_id = sqlx::query_scalar!(
+    let virtual_model_id = query_scalar!(
         "SELECT virtual_model_id FROM routing_rules WHERE id = $1",
         id
     )
@@ -110,7 +110,7 @@ pub(crate) async fn insert(
     connection: &mut PgConnection,
     mut row: RuleRow,
 ) -> Result<i64, DbError> {
-    row.id = sqlx::query_scalar!(
+    row.id = query_scalar!(
         "INSERT INTO routing_rules (virtual_model_id, position) VALUES ($1, $2) RETURNING id",
         row.virtual_model_id,
         row.position,
@@ -139,7 +139,7 @@ pub(crate) async fn update(connection: &mut PgConnection, row: &RuleRow) -> Resu
             what: "the conditions of a rule",
             source,
         })?;
-    sqlx::query!(
+    query!(
         "UPDATE routing_rules SET position = $2, \
                 match_json = coalesce(jsonb_strip_nulls($3::jsonb), match_json) \
           WHERE id = $1",
@@ -149,10 +149,10 @@ pub(crate) async fn update(connection: &mut PgConnection, row: &RuleRow) -> Resu
     )
     .execute(&mut *connection)
     .await?;
-    sqlx::query!("DELETE FROM rule_principals WHERE rule_id = $1", id)
+    query!("DELETE FROM rule_principals WHERE rule_id = $1", id)
         .execute(&mut *connection)
         .await?;
-    sqlx::query!(
+    query!(
         "INSERT INTO rule_principals (rule_id, principal_id) \
          SELECT $1, p FROM unnest($2::bigint[]) AS p",
         id,
@@ -160,10 +160,10 @@ pub(crate) async fn update(connection: &mut PgConnection, row: &RuleRow) -> Resu
     )
     .execute(&mut *connection)
     .await?;
-    sqlx::query!("DELETE FROM rule_roles WHERE rule_id = $1", id)
+    query!("DELETE FROM rule_roles WHERE rule_id = $1", id)
         .execute(&mut *connection)
         .await?;
-    sqlx::query!(
+    query!(
         "INSERT INTO rule_roles (rule_id, role_id) \
          SELECT $1, r.id FROM roles AS r WHERE r.name = ANY ($2)",
         id,
@@ -182,7 +182,7 @@ pub(crate) async fn place(
     id: i64,
     position: i32,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "UPDATE routing_rules SET position = CASE WHEN id = $2 THEN $3 ELSE position + 1 END \
           WHERE virtual_model_id = $1 \
             AND (id = $2 OR position >= $3 AND EXISTS ( \
@@ -200,7 +200,7 @@ pub(crate) async fn place(
 /// Numbers the rules from 0 in the order of `ids`, which are all rules of one virtual
 /// model.
 pub(crate) async fn reorder(connection: &mut PgConnection, ids: &[i64]) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "UPDATE routing_rules AS r SET position = o.number - 1 \
            FROM unnest($1::bigint[]) WITH ORDINALITY AS o (id, number) WHERE r.id = o.id",
         ids,
@@ -212,7 +212,7 @@ pub(crate) async fn reorder(connection: &mut PgConnection, ids: &[i64]) -> Resul
 
 /// Deletes the rule and its targets.
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
-    sqlx::query!("DELETE FROM routing_rules WHERE id = $1", id)
+    query!("DELETE FROM routing_rules WHERE id = $1", id)
         .execute(connection)
         .await?;
     Ok(())
@@ -223,7 +223,7 @@ pub(crate) async fn missing_principals(
     connection: &mut PgConnection,
     ids: &[i64],
 ) -> Result<Vec<i64>, DbError> {
-    let missing = sqlx::query_scalar!(
+    let missing = query_scalar!(
         r#"SELECT n AS "n!" FROM unnest($1::bigint[]) AS n
             WHERE NOT EXISTS (SELECT FROM principals AS p WHERE p.id = n)"#,
         ids,
@@ -238,7 +238,7 @@ pub(crate) async fn missing_roles(
     connection: &mut PgConnection,
     names: &[String],
 ) -> Result<Vec<String>, DbError> {
-    let missing = sqlx::query_scalar!(
+    let missing = query_scalar!(
         r#"SELECT n AS "n!" FROM unnest($1::text[]) AS n
             WHERE NOT EXISTS (SELECT FROM roles AS r WHERE r.name = n)"#,
         names,

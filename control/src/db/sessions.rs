@@ -26,7 +26,7 @@ pub(crate) async fn login(
     connection: &mut PgConnection,
     name: &str,
 ) -> Result<Option<LoginRow>, DbError> {
-    let row = sqlx::query_as!(
+    let row = query_as!(
         LoginRow,
         "SELECT id AS principal_id, name, password_hash FROM principals \
           WHERE name = $1 AND NOT disabled",
@@ -51,7 +51,7 @@ pub(crate) async fn insert(
         name: _,
         password_hash,
     } = checked;
-    let done = sqlx::query!(
+    let done = query!(
         "INSERT INTO sessions (token_hash, principal_id, expires_at) \
          SELECT $1, id, $3 FROM principals \
           WHERE id = $2 AND password_hash = $4 AND NOT disabled FOR SHARE",
@@ -65,7 +65,7 @@ pub(crate) async fn insert(
     if done.rows_affected() == 0 {
         return Ok(false);
     }
-    sqlx::query!(
+    query!(
         "DELETE FROM sessions WHERE principal_id = $1 AND token_hash NOT IN \
          (SELECT token_hash FROM sessions WHERE principal_id = $1 \
            ORDER BY created_at DESC LIMIT $2)",
@@ -82,7 +82,7 @@ pub(crate) async fn find(
     connection: &mut PgConnection,
     token_hash: &[u8],
 ) -> Result<Option<SessionRow>, DbError> {
-    let row = sqlx::query_as!(
+    let row = query_as!(
         SessionRow,
         r#"SELECT p.id AS principal_id, p.name,
                   ARRAY(SELECT DISTINCT g.verb FROM principal_roles AS h
@@ -101,7 +101,7 @@ pub(crate) async fn delete(
     connection: &mut PgConnection,
     token_hash: &[u8],
 ) -> Result<(), DbError> {
-    sqlx::query!("DELETE FROM sessions WHERE token_hash = $1", token_hash)
+    query!("DELETE FROM sessions WHERE token_hash = $1", token_hash)
         .execute(connection)
         .await?;
     Ok(())
@@ -112,7 +112,7 @@ pub(crate) async fn delete_all(
     connection: &mut PgConnection,
     principal_id: Option<i64>,
 ) -> Result<u64, DbError> {
-    let done = sqlx::query!(
+    let done = query!(
         "DELETE FROM sessions WHERE $1::bigint IS NULL OR principal_id = $1",
         principal_id,
     )
@@ -122,7 +122,7 @@ pub(crate) async fn delete_all(
 }
 
 pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
-    let done = sqlx::query!("DELETE FROM sessions WHERE expires_at <= now()")
+    let done = query!("DELETE FROM sessions WHERE expires_at <= now()")
         .execute(connection)
         .await?;
     Ok(done.rows_affected())

@@ -58,15 +58,17 @@ pub(crate) struct NewShare {
 impl LockedWindows {
     /// Begins the transaction. `windows` are sorted and unique.
     pub(crate) async fn begin(db: &Db, windows: Vec<WindowId>) -> Result<Self, DbError> {
-        ensure(&mut *db.acquire().await?, &windows).await?;
+        let mut ensuring = db.begin().await?;
+        ensure(&mut ensuring, &windows).await?;
+        ensuring.commit().await?;
         let mut transaction = db.begin().await?;
         // A transaction that hangs would prevent usage from being stored.
-        sqlx::query!(
+        query!(
             "SELECT set_config('lock_timeout', '5s', true) AS lock, \
                     set_config('statement_timeout', '10s', true) AS statement, \
                     set_config('idle_in_transaction_session_timeout', '10s', true) AS idle"
         )
-        .fetch_one(&mut *transaction)
+        .fetch_one(&mut transaction)
         .await?;
         Ok(Self {
             transaction,
@@ -77,15 +79,15 @@ impl LockedWindows {
     /// Locks and returns the windows of existing budgets.
     pub(crate) async fn lock(&mut self) -> Result<BTreeMap<WindowId, WindowRow>, DbError> {
         let (budgets, starts) = columns(&self.windows);
-        let totals = sqlx::query!(
+        let totals = query!(
             "SELECT id, tokens_total, cost_total_micros FROM budgets \
               WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE",
             &budgets,
         )
-        .fetch_all(&mut *self.transaction)
+        .fetch_all(&mut self.transaction)
         .await?;
         let totals: BTreeMap<i64, _> = totals.into_iter().map(|row| (row.id, row)).collect();
-        let rows = sqlx::query!(
+        let rows = query!(
             "SELECT s.budget_id, s.window_start, s.tokens_used, s.cost_used_micros \
                FROM budget_spending AS s \
                JOIN unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start) \
@@ -94,7 +96,7 @@ impl LockedWindows {
             &budgets,
             &starts,
         )
-        .fetch_all(&mut *self.transaction)
+        .fetch_all(&mut self.transaction)
         .await?;
         Ok(rows
             .into_iter()
@@ -119,7 +121,7 @@ impl LockedWindows {
     /// is not live.
     pub(crate) async fn shares(&mut self, own: GatewayStart<'_>) -> Result<Vec<ShareRow>, DbError> {
         let (budgets, starts) = columns(&self.windows);
-        let rows = sqlx::query!(
+        let rows = query!(
             r#"SELECT s.*, extract(epoch FROM clock_timestamp() - s.reported_at)::float8 AS age_seconds,
                       r.replica IS NOT NULL AS "live!"
                  FROM unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start)
@@ -137,7 +139,7 @@ impl LockedWindows {
             own.replica,
             own.boot_id,
         )
-        .fetch_all(&mut *self.transaction)
+        .fetch_all(&mut self.transaction)
         .await?;
         Ok(rows
             .into_iter()
@@ -179,7 +181,7 @@ impl LockedWindows {
             |amount: fn(&ShareAmounts) -> u64| column(shares, |share| amount(&share.tokens));
         let cost = |amount: fn(&ShareAmounts) -> u64| column(shares, |share| amount(&share.cost));
         let demands: Vec<f64> = shares.iter().map(|share| share.demand).collect();
-        sqlx::query!(
+        query!(
             "INSERT INTO budget_shares (budget_id, window_start, replica, boot_id, tokens_stored, \
                     tokens_used, tokens_reserved, tokens_granted, cost_stored_micros, \
                     cost_used_micros, cost_reserved_micros, cost_granted_micros, demand, \
@@ -217,7 +219,7 @@ impl LockedWindows {
             &cost(|amounts| amounts.granted),
             &demands,
         )
-        .execute(&mut *self.transaction)
+        .execute(&mut self.transaction)
         .await?;
         self.transaction.commit().await?;
         Ok(())
@@ -238,7 +240,7 @@ pub(crate) async fn in_use(
     own: GatewayStart<'_>,
     limit: usize,
 ) -> Result<Vec<(BudgetId, Timestamp)>, DbError> {
-    let rows = sqlx::query!(
+    let rows = query!(
         r#"SELECT DISTINCT s.budget_id, s.window_start
              FROM budget_shares AS s
              JOIN gateway_starts AS r ON r.replica = s.replica AND r.boot_id = s.boot_id
@@ -271,7 +273,7 @@ pub(crate) async fn in_use(
 /// transaction that waits here does not hold locks on windows.
 async fn ensure(connection: &mut PgConnection, windows: &[WindowId]) -> Result<(), DbError> {
     let (budgets, starts) = columns(windows);
-    sqlx::query!(
+    query!(
         "INSERT INTO budget_spending (budget_id, window_start) \
          SELECT b.id, w.window_start \
            FROM unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start) \
@@ -290,7 +292,7 @@ async fn ensure(connection: &mut PgConnection, windows: &[WindowId]) -> Result<(
 
 /// Deletes shares in ended windows of starts that have not reported for a day.
 pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
-    let done = sqlx::query!(
+    let done = query!(
         "DELETE FROM budget_shares AS s USING budgets AS b \
           WHERE b.id = s.budget_id \
             AND coalesce(s.reported_at, '-infinity') < now() - interval '1 day' \

@@ -85,23 +85,23 @@ impl SnapshotReader {
 
     /// Sorted by name in byte order.
     pub(crate) async fn models(&mut self) -> Result<Vec<PublishedModel>, DbError> {
-        let rows = sqlx::query_as!(
+        let rows = query_as!(
             PublishedModel,
             r#"SELECT id, name, cache_ttl_seconds, policy, context_length, is_fallback
                  FROM models ORDER BY name COLLATE "C""#
         )
-        .fetch_all(&mut *self.0)
+        .fetch_all(&mut self.0)
         .await?;
         Ok(rows)
     }
 
     /// Sorted by name in byte order.
     pub(crate) async fn routing(&mut self) -> Result<RoutingRows, DbError> {
-        let virtual_models = sqlx::query_as!(
+        let virtual_models = query_as!(
             PublishedVirtualModel,
             r#"SELECT id, name, split_by FROM virtual_models ORDER BY name COLLATE "C""#
         )
-        .fetch_all(&mut *self.0)
+        .fetch_all(&mut self.0)
         .await?;
         let ids: Vec<i64> = virtual_models.iter().map(|row| row.id).collect();
         let rules = rules::of_virtual_models(&mut self.0, &ids).await?;
@@ -120,7 +120,7 @@ impl SnapshotReader {
 
     /// Sorted by ID.
     pub(crate) async fn principals(&mut self) -> Result<Vec<PrincipalGrants>, DbError> {
-        let rows = sqlx::query_as!(
+        let rows = query_as!(
             PrincipalGrants,
             r#"SELECT p.id, p.name, p.team_id,
                       ARRAY(SELECT r.name FROM principal_roles AS h
@@ -132,15 +132,15 @@ impl SnapshotReader {
                              ORDER BY 1) AS "resources!"
                  FROM principals AS p ORDER BY p.id"#
         )
-        .fetch_all(&mut *self.0)
+        .fetch_all(&mut self.0)
         .await?;
         Ok(rows)
     }
 
     /// Sorted by ID.
     pub(crate) async fn teams(&mut self) -> Result<Vec<PublishedTeam>, DbError> {
-        let rows = sqlx::query_as!(PublishedTeam, "SELECT id, name FROM teams ORDER BY id")
-            .fetch_all(&mut *self.0)
+        let rows = query_as!(PublishedTeam, "SELECT id, name FROM teams ORDER BY id")
+            .fetch_all(&mut self.0)
             .await?;
         Ok(rows)
     }
@@ -156,10 +156,10 @@ impl SnapshotReader {
 
     /// All 256 shards, sorted by number.
     pub(crate) async fn shards(&mut self) -> Result<Vec<ShardState>, DbError> {
-        let rows = sqlx::query!(
+        let rows = query!(
             r#"SELECT shard, change_id::text AS "change_id!" FROM key_shards ORDER BY shard"#
         )
-        .fetch_all(&mut *self.0)
+        .fetch_all(&mut self.0)
         .await?;
         Ok(rows
             .into_iter()
@@ -175,14 +175,14 @@ impl SnapshotReader {
     /// The keys of the given shards. Keys of disabled principals are disabled.
     pub(crate) async fn keys(&mut self, shards: &[u8]) -> Result<Vec<PublishedKey>, DbError> {
         let shards: Vec<i16> = shards.iter().copied().map(i16::from).collect();
-        let rows = sqlx::query!(
+        let rows = query!(
             r#"SELECT k.shard, k.hash, k.id, k.principal_id, k.expires_at,
                       k.disabled OR p.disabled AS "disabled!"
                  FROM api_keys AS k JOIN principals AS p ON p.id = k.principal_id
                 WHERE k.shard = ANY ($1)"#,
             &shards,
         )
-        .fetch_all(&mut *self.0)
+        .fetch_all(&mut self.0)
         .await?;
         Ok(rows
             .into_iter()

@@ -1,5 +1,5 @@
 use fastllm_contract::{BudgetId, BudgetState, Micros, Timestamp, Tokens};
-use sqlx::{Connection as _, PgConnection};
+use sqlx::PgConnection;
 use time::OffsetDateTime;
 
 use super::{DbError, reconcile, shares};
@@ -36,7 +36,7 @@ pub(crate) async fn stored(
     windows: &[WindowId],
 ) -> Result<Vec<BudgetState>, DbError> {
     let (budgets, starts) = columns(windows);
-    let rows = sqlx::query!(
+    let rows = query!(
         "SELECT s.budget_id, s.window_start, s.tokens_used, s.cost_used_micros \
            FROM unnest($1::bigint[], $2::timestamptz[]) AS w (budget_id, window_start) \
            JOIN budget_spending AS s USING (budget_id, window_start) \
@@ -66,7 +66,7 @@ pub(crate) async fn merge(
     end: OffsetDateTime,
 ) -> Result<(), DbError> {
     let WindowId { budget, start } = window;
-    let gone = sqlx::query!(
+    let gone = query!(
         r#"WITH gone AS (DELETE FROM budget_spending
                           WHERE budget_id = $1 AND window_start >= $2 AND window_start < $3
                           RETURNING tokens_used, cost_used_micros)
@@ -82,7 +82,7 @@ pub(crate) async fn merge(
     let Some((tokens, cost)) = gone.and_then(|gone| gone.tokens.zip(gone.cost)) else {
         return Ok(());
     };
-    sqlx::query!(
+    query!(
         "INSERT INTO budget_spending (budget_id, window_start, tokens_used, cost_used_micros) \
          VALUES ($1, $2, $3, $4)",
         budget,
@@ -103,18 +103,15 @@ pub(crate) struct InFlight {
     pub(crate) cost_micros: i64,
 }
 
-/// Stored usage of these windows, and the amounts in flight, both of one time: usage
-/// that is stored meanwhile is in exactly one of them.
+/// Stored usage of these windows, and the amounts in flight. Within a transaction that
+/// reads one state of the database, usage that is stored meanwhile is in exactly one of
+/// them.
 pub(crate) async fn amounts(
     connection: &mut PgConnection,
     windows: &[WindowId],
 ) -> Result<(Vec<BudgetState>, Vec<InFlight>), DbError> {
-    let mut transaction = connection
-        .begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        .await?;
-    let stored = stored(&mut transaction, windows).await?;
-    let in_flight = in_flight(&mut transaction, windows).await?;
-    transaction.commit().await?;
+    let stored = stored(connection, windows).await?;
+    let in_flight = in_flight(connection, windows).await?;
     Ok((stored, in_flight))
 }
 
@@ -123,7 +120,7 @@ async fn in_flight(
     windows: &[WindowId],
 ) -> Result<Vec<InFlight>, DbError> {
     let (budgets, starts) = columns(windows);
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         InFlight,
         r#"SELECT s.budget_id AS budget,
                   least(sum(greatest(s.tokens_used - s.tokens_stored, 0)::numeric
@@ -153,7 +150,7 @@ async fn in_flight(
 const KEPT_DAYS: i32 = 40 + 32;
 
 pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
-    let done = sqlx::query!(
+    let done = query!(
         "DELETE FROM budget_spending WHERE window_start < now() - make_interval(days => $1)",
         KEPT_DAYS,
     )

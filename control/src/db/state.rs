@@ -1,4 +1,4 @@
-use sqlx::PgConnection;
+use sqlx::{Executor, PgConnection, Postgres, Row};
 
 use super::DbError;
 
@@ -11,14 +11,21 @@ pub(crate) struct ConfigState {
 }
 
 pub(crate) async fn read(connection: &mut PgConnection) -> Result<ConfigState, DbError> {
-    let row =
-        sqlx::query!(r#"SELECT config_version, change_id::text AS "change_id!" FROM config_state"#)
-            .fetch_one(connection)
-            .await?;
+    let row = query!(r#"SELECT config_version, change_id::text AS "change_id!" FROM config_state"#)
+        .fetch_one(connection)
+        .await?;
     Ok(ConfigState {
         version: row.config_version.unsigned_abs(),
         change_id: row.change_id,
     })
+}
+
+/// The process of the server that runs this statement.
+pub(crate) async fn server_process<'c>(
+    executor: impl Executor<'c, Database = Postgres>,
+) -> Result<i32, DbError> {
+    let row = executor.fetch_one("SELECT pg_backend_pid()").await?;
+    Ok(row.try_get(0)?)
 }
 
 /// Sends `token` on `channel`. A listener uses it to check whether notifications
@@ -28,7 +35,7 @@ pub(crate) async fn notify(
     channel: &str,
     token: &str,
 ) -> Result<(), DbError> {
-    sqlx::query!("SELECT pg_notify($1, $2)", channel, token)
+    query!("SELECT pg_notify($1, $2)", channel, token)
         .execute(connection)
         .await?;
     Ok(())

@@ -116,7 +116,7 @@ pub(crate) async fn missing(
     subject: SubjectId,
 ) -> Result<Option<&'static str>, DbError> {
     let of = subject.columns();
-    let there = sqlx::query!(
+    let there = query!(
         r#"SELECT $1::bigint IS NULL OR EXISTS(SELECT FROM principals WHERE id = $1) AS "principal!",
                   $2::bigint IS NULL OR EXISTS(SELECT FROM models WHERE id = $2) AS "model!",
                   $3::bigint IS NULL OR EXISTS(SELECT FROM api_keys WHERE id = $3) AS "key!",

@@ -38,7 +38,7 @@ pub(crate) async fn of(
     ids: &[i64],
 ) -> Result<Vec<TargetRow>, DbError> {
     let rows = match owner {
-        Owner::Rule => sqlx::query_as!(
+        Owner::Rule => query_as!(
             TargetRow,
             "SELECT t.id, t.rule_id AS owner, t.model_id, m.name AS model, t.weight, t.position \
                    FROM rule_targets AS t JOIN models AS m ON m.id = t.model_id \
@@ -48,7 +48,7 @@ pub(crate) async fn of(
         .fetch_all(connection)
         .await?,
         Owner::VirtualModel => {
-            sqlx::query_as!(
+            query_as!(
                 TargetRow,
                 "SELECT t.id, t.virtual_model_id AS owner, t.model_id, m.name AS model, t.weight, \
                         t.position \
@@ -78,7 +78,7 @@ pub(crate) async fn insert(
     let id =
         match owner {
             Owner::Rule => {
-                sqlx::query_scalar!(
+                query_scalar!(
                     "INSERT INTO rule_targets (rule_id, model_id, weight, position) \
                  VALUES ($1, $2, $3, $4) RETURNING id",
                     owner_id,
@@ -89,7 +89,7 @@ pub(crate) async fn insert(
                 .fetch_one(connection)
                 .await?
             }
-            Owner::VirtualModel => sqlx::query_scalar!(
+            Owner::VirtualModel => query_scalar!(
                 "INSERT INTO virtual_model_defaults (virtual_model_id, model_id, weight, position) \
                  VALUES ($1, $2, $3, $4) RETURNING id",
                 owner_id,
@@ -111,8 +111,8 @@ pub(crate) async fn replace(
     targets: &[NewTargetRow],
 ) -> Result<(), DbError> {
     match owner {
-        Owner::Rule => sqlx::query!("DELETE FROM rule_targets WHERE rule_id = $1", owner_id),
-        Owner::VirtualModel => sqlx::query!(
+        Owner::Rule => query!("DELETE FROM rule_targets WHERE rule_id = $1", owner_id),
+        Owner::VirtualModel => query!(
             "DELETE FROM virtual_model_defaults WHERE virtual_model_id = $1",
             owner_id
         ),
@@ -133,12 +133,12 @@ pub(crate) async fn owner(
 ) -> Result<i64, DbError> {
     let owner_id = match owner {
         Owner::Rule => {
-            sqlx::query_scalar!("SELECT rule_id FROM rule_targets WHERE id = $1", id)
+            query_scalar!("SELECT rule_id FROM rule_targets WHERE id = $1", id)
                 .fetch_one(connection)
                 .await?
         }
         Owner::VirtualModel => {
-            sqlx::query_scalar!(
+            query_scalar!(
                 "SELECT virtual_model_id FROM virtual_model_defaults WHERE id = $1",
                 id
             )
@@ -156,9 +156,9 @@ pub(crate) async fn delete(
     id: i64,
 ) -> Result<(), DbError> {
     match owner {
-        Owner::Rule => sqlx::query!("DELETE FROM rule_targets WHERE id = $1", id),
+        Owner::Rule => query!("DELETE FROM rule_targets WHERE id = $1", id),
         Owner::VirtualModel => {
-            sqlx::query!("DELETE FROM virtual_model_defaults WHERE id = $1", id)
+            query!("DELETE FROM virtual_model_defaults WHERE id = $1", id)
         }
     }
     .execute(connection)
@@ -178,7 +178,7 @@ pub(crate) async fn uses(
     connection: &mut PgConnection,
     model_id: i64,
 ) -> Result<Vec<TargetUse>, DbError> {
-    let rows = sqlx::query!(
+    let rows = query!(
         r#"SELECT v.name AS "name!", r.id AS "id?", r.position AS "position?"
              FROM rule_targets AS t
              JOIN routing_rules AS r ON r.id = t.rule_id
@@ -208,7 +208,7 @@ pub(crate) async fn missing_models(
     connection: &mut PgConnection,
     ids: &[i64],
 ) -> Result<Vec<i64>, DbError> {
-    let missing = sqlx::query_scalar!(
+    let missing = query_scalar!(
         r#"SELECT n AS "n!" FROM unnest($1::bigint[]) AS n
             WHERE NOT EXISTS (SELECT FROM models AS m WHERE m.id = n)"#,
         ids,

@@ -18,7 +18,7 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     page: Page,
 ) -> Result<Vec<TeamRow>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         TeamRow,
         r#"SELECT t.id, t.name, t.description, t.created_at,
                   (SELECT count(*) FROM principals AS p WHERE p.team_id = t.id) AS "members!"
@@ -39,7 +39,7 @@ pub(crate) async fn get(connection: &mut PgConnection, id: i64) -> Result<TeamRo
 }
 
 pub(crate) async fn insert(connection: &mut PgConnection, row: &TeamRow) -> Result<i64, DbError> {
-    let id = sqlx::query_scalar!(
+    let id = query_scalar!(
         "INSERT INTO teams (name, description) VALUES ($1, $2) RETURNING id",
         row.name,
         row.description.as_deref(),
@@ -50,7 +50,7 @@ pub(crate) async fn insert(connection: &mut PgConnection, row: &TeamRow) -> Resu
 }
 
 pub(crate) async fn update(connection: &mut PgConnection, row: &TeamRow) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "UPDATE teams SET name = $2, description = $3 WHERE id = $1",
         row.id,
         row.name,
@@ -63,7 +63,7 @@ pub(crate) async fn update(connection: &mut PgConnection, row: &TeamRow) -> Resu
 
 /// Fails with a reference error while the team has members.
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
-    sqlx::query!("DELETE FROM teams WHERE id = $1", id)
+    query!("DELETE FROM teams WHERE id = $1", id)
         .execute(connection)
         .await?;
     Ok(())

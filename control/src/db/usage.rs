@@ -78,7 +78,7 @@ pub(crate) async fn list(
         model,
         metadata,
     } = filter;
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         UsageRow,
         "SELECT id, at, replica, principal_id, principal_name AS principal, key_id, model, \
                 requested_model, endpoint, request_id, attempts, prompt_tokens, \
@@ -104,7 +104,7 @@ pub(crate) async fn list(
 }
 
 pub(crate) async fn prune_reporters(connection: &mut PgConnection) -> Result<u64, DbError> {
-    let done = sqlx::query!(
+    let done = query!(
         "DELETE FROM usage_reporters WHERE seen_at < now() - make_interval(days => $1)",
         REPORTERS_KEPT_DAYS,
     )

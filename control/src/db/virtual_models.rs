@@ -16,7 +16,7 @@ pub(crate) async fn list(
     connection: &mut PgConnection,
     page: Page,
 ) -> Result<Vec<VirtualModelRow>, DbError> {
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         VirtualModelRow,
         "SELECT id, name, description, split_by FROM virtual_models \
           WHERE $1::bigint IS NULL OR id > $1 ORDER BY id LIMIT $2",
@@ -40,7 +40,7 @@ pub(crate) async fn insert(
     connection: &mut PgConnection,
     row: &VirtualModelRow,
 ) -> Result<i64, DbError> {
-    let id = sqlx::query_scalar!(
+    let id = query_scalar!(
         "INSERT INTO virtual_models (name, description, split_by) VALUES ($1, $2, $3) RETURNING id",
         row.name,
         row.description.as_deref(),
@@ -55,7 +55,7 @@ pub(crate) async fn update(
     connection: &mut PgConnection,
     row: &VirtualModelRow,
 ) -> Result<(), DbError> {
-    sqlx::query!(
+    query!(
         "UPDATE virtual_models SET name = $2, description = $3, split_by = $4 WHERE id = $1",
         row.id,
         row.name,
@@ -69,7 +69,7 @@ pub(crate) async fn update(
 
 /// Deletes the virtual model with its rules and default targets.
 pub(crate) async fn delete(connection: &mut PgConnection, id: i64) -> Result<(), DbError> {
-    sqlx::query!("DELETE FROM virtual_models WHERE id = $1", id)
+    query!("DELETE FROM virtual_models WHERE id = $1", id)
         .execute(connection)
         .await?;
     Ok(())

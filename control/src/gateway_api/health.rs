@@ -5,7 +5,7 @@ use fastllm_contract::HealthReport;
 use super::check_name;
 use crate::api::{ApiError, Json};
 use crate::app::AppState;
-use crate::db::gateways;
+use crate::db::{DbError, gateways};
 
 /// Stores the latest report of a gateway, for all control plane replicas.
 pub(super) async fn post(
@@ -14,11 +14,8 @@ pub(super) async fn post(
 ) -> Result<StatusCode, ApiError> {
     check_name("replica", &report.replica)?;
     let stored = serde_json::to_value(&report).map_err(|_| ApiError::internal())?;
-    gateways::put(
-        &mut *app.db.gateways.acquire().await?,
-        &report.replica,
-        &stored,
-    )
-    .await?;
+    let mut transaction = app.db.gateways.begin().await?;
+    gateways::put(&mut transaction, &report.replica, &stored).await?;
+    transaction.commit().await.map_err(DbError::from)?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -34,16 +34,19 @@ pub(super) async fn post(
         counts,
         budgets,
     } = check(report)?;
-    let mut connection = app.db.gateways.acquire().await?;
     let start = GatewayStart {
         replica: &replica_id,
         boot_id: &boot_id,
     };
-    let fleet = reconcile::register(&mut connection, start).await?;
-    let allowances = limits::shares(&mut connection, &replica_id, counts, &fleet).await?;
-    let budgets = with_windows_of_others(&mut connection, start, budgets).await?;
-    let usage = open_usage(&mut connection, budgets, &fleet).await?;
-    drop(connection);
+    // Each in its own transaction, so that gateways wait for each other only shortly.
+    let mut transaction = app.db.gateways.begin().await?;
+    let fleet = reconcile::register(&mut transaction, start).await?;
+    transaction.commit().await.map_err(DbError::from)?;
+    let allowances = limits::shares(&app.db.gateways, &replica_id, counts, &fleet).await?;
+    let mut transaction = app.db.gateways.begin().await?;
+    let budgets = with_windows_of_others(&mut transaction, start, budgets).await?;
+    let usage = open_usage(&mut transaction, budgets, &fleet).await?;
+    drop(transaction);
     let reporter = Reporter {
         start,
         live: fleet.live,

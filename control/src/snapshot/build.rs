@@ -158,16 +158,16 @@ pub(super) fn assemble(
 }
 
 /// The usable backends by model.
-type Pools = BTreeMap<i64, Vec<Backend>>;
+type BackendsByModel = BTreeMap<i64, Vec<Backend>>;
 
 /// The usable backends, and the IDs of the unusable ones.
 fn pools(
     rows: Vec<BackendRow>,
     held: Option<&Built>,
     vault: &Vault,
-) -> Result<(Pools, BTreeSet<i64>), AssembleError> {
+) -> Result<(BackendsByModel, BTreeSet<i64>), AssembleError> {
     let mut unusable = BTreeSet::new();
-    let mut pools = Pools::new();
+    let mut pools = BackendsByModel::new();
     for row in rows.into_iter().filter(|row| row.enabled) {
         let (id, model_id) = (row.id, row.model_id);
         match backend::published(row, vault) {
@@ -190,7 +190,10 @@ fn pools(
 }
 
 /// The models with their backends, and the name of the fallback model.
-fn published(rows: Vec<PublishedModel>, mut pools: Pools) -> (Vec<Model>, Option<ModelName>) {
+fn published(
+    rows: Vec<PublishedModel>,
+    mut pools: BackendsByModel,
+) -> (Vec<Model>, Option<ModelName>) {
     let mut fallback = None;
     let mut models = Vec::with_capacity(rows.len());
     for row in rows {

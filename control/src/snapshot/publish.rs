@@ -143,7 +143,7 @@ impl Publisher {
     async fn build(&self, held: Option<Arc<Built>>) -> Result<Option<Arc<Built>>, BuildError> {
         if let Some(held) = &held {
             // One round trip suffices if nothing changed, the most common case.
-            let state = state::read(&mut *self.db.acquire().await?).await?;
+            let state = state::read(&mut *self.db.begin().await?).await?;
             if held.state == state {
                 return Ok(None);
             }

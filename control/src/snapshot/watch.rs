@@ -1,5 +1,6 @@
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastllm_process::back_off::{self, Jitter};
@@ -28,6 +29,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const UNAVAILABLE_BACK_OFF: back_off::Config =
     back_off::Config::new(Duration::from_millis(200), Duration::from_secs(1))
         .with_jitter(Jitter::NONE);
+const POOLED: &str = "a transaction pooler does not pass notifications";
+/// How often it is checked for a transaction pooler before listening.
+const POOLER_CHECKS: usize = 5;
 /// How long to poll before trying to listen again.
 const LISTEN_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -65,6 +69,9 @@ pub(crate) struct Watcher {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) status: Arc<DatabaseStatus>,
     pub(crate) interval: Duration,
+    /// Whether a transaction pooler was found: LISTEN would then remain on a connection
+    /// of the server that other clients use.
+    pub(crate) pooled: AtomicBool,
 }
 
 impl Watcher {
@@ -88,9 +95,15 @@ impl Watcher {
     /// Connects a listener and verifies that it receives notifications.
     async fn listen(&self) -> Result<PgListener, String> {
         let failed = |error: DbError| Chain(&error).to_string();
+        if self.pooled.load(Ordering::Relaxed) {
+            return Err(POOLED.to_owned());
+        }
         let mut listener = PgListener::connect_with(self.listen.pool())
             .await
             .map_err(|error| failed(error.into()))?;
+        if self.is_pooled(&mut listener).await.map_err(failed)? {
+            return Err(POOLED.to_owned());
+        }
         listener.eager_reconnect(false);
         listener
             .listen_all([CONFIG_CHANNEL, PROBE_CHANNEL])
@@ -101,11 +114,12 @@ impl Watcher {
             std::process::id(),
             clock::now().unix_timestamp_nanos()
         );
-        let mut connection = self.db.acquire().await.map_err(failed)?;
-        state::notify(&mut connection, PROBE_CHANNEL, &token)
+        let mut transaction = self.db.begin().await.map_err(failed)?;
+        state::notify(&mut transaction, PROBE_CHANNEL, &token)
             .await
             .map_err(failed)?;
-        drop(connection);
+        let committed = transaction.commit().await;
+        committed.map_err(|error| failed(error.into()))?;
         let received = timeout(PROBE_TIMEOUT, async {
             while let Ok(Some(notification)) = listener.try_recv().await {
                 if notification.payload() == token {
@@ -119,6 +133,21 @@ impl Watcher {
             Ok(false) => Err("the listening connection was lost".to_owned()),
             Err(_) => Err("notifications do not arrive".to_owned()),
         }
+    }
+
+    /// Whether a transaction pooler is between: a connection then changes its process of
+    /// the server, or shares it with another.
+    async fn is_pooled(&self, listener: &mut PgListener) -> Result<bool, DbError> {
+        for _ in 0..POOLER_CHECKS {
+            let before = state::server_process(&mut *listener).await?;
+            let mut other = self.db.begin().await?;
+            let of_other = state::server_process(&mut *other).await?;
+            let after = state::server_process(&mut *listener).await?;
+            if before != after || before == of_other {
+                self.pooled.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(self.pooled.load(Ordering::Relaxed))
     }
 
     /// Returns when the listener is lost or misses a notification.

@@ -267,6 +267,14 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let problems = log.lines().filter(|line| {
+                line.contains("\"level\":\"WARN\"") || line.contains("\"level\":\"ERROR\"")
+            });
+            eprintln!("the control plane's problems:");
+            problems.for_each(|line| eprintln!("{line}"));
+        }
         // The process may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();

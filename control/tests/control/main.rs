@@ -21,6 +21,7 @@ mod harness;
 mod history;
 mod lifecycle;
 mod openapi;
+mod pooler;
 mod prices;
 mod proxy;
 mod races;

@@ -134,7 +134,7 @@ async fn list(
     Query(params): Query<KeyListParams>,
 ) -> Result<Response, ApiError> {
     let page = page::whole(params.limit, params.after)?;
-    let mut connection = app.db.admin.acquire().await?;
+    let mut connection = app.db.admin.begin().await?;
     let rows = keys::list(&mut connection, params.principal_id, page).await?;
     Ok(resource::list::<KeyView>(&uri, page, rows))
 }

@@ -232,7 +232,7 @@ async fn list(
     Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
-    let rows = principals::list(&mut *app.db.admin.acquire().await?, page).await?;
+    let rows = principals::list(&mut *app.db.admin.begin().await?, page).await?;
     Ok(resource::list::<PrincipalView>(&uri, page, rows))
 }
 

@@ -152,7 +152,7 @@ async fn list(
     Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
-    let rows = roles::list(&mut *app.db.admin.acquire().await?, page).await?;
+    let rows = roles::list(&mut *app.db.admin.begin().await?, page).await?;
     Ok(resource::list::<RoleView>(&uri, page, rows))
 }
 
@@ -163,7 +163,7 @@ async fn get(
     State(app): State<AppState>,
     Path(name): Path<String>,
 ) -> Result<Json<RoleView>, ApiError> {
-    let row = named(&mut *app.db.admin.acquire().await?, &name).await?;
+    let row = named(&mut *app.db.admin.begin().await?, &name).await?;
     Ok(Json(row.into()))
 }
 

@@ -13,7 +13,7 @@ use crate::api::framework::{ApiError, COOKIE, ErrorCode, Json, session_token};
 use crate::app::AppState;
 use crate::clock;
 use crate::crypto::{SessionToken, digest};
-use crate::db::sessions;
+use crate::db::{DbError, sessions};
 use crate::metrics::LoginLabel;
 
 /// The lifetime of a session; use does not extend it.
@@ -60,7 +60,7 @@ async fn login(
     Json(Credentials { name, password }): Json<Credentials>,
 ) -> Result<Response, ApiError> {
     admit(&app, &name)?;
-    let known = sessions::login(&mut *app.db.admin.acquire().await?, &name).await?;
+    let known = sessions::login(&mut *app.db.admin.begin().await?, &name).await?;
     let hash = known.as_ref().and_then(|row| row.password_hash.clone());
     let slot = app.passwords.slot().await.ok_or_else(ApiError::busy)?;
     // Checked again, so that concurrent attempts are throttled like successive ones.
@@ -74,10 +74,11 @@ async fn login(
     drop(slot);
     let token = SessionToken::generate()?;
     let expires_at = clock::now() + Duration::from_secs(u64::from(SESSION_HOURS) * 3600);
-    let mut connection = app.db.admin.acquire().await?;
-    if !sessions::insert(&mut connection, &token.hash, &known, expires_at).await? {
+    let mut transaction = app.db.admin.begin().await?;
+    if !sessions::insert(&mut transaction, &token.hash, &known, expires_at).await? {
         return Err(refused(&app));
     }
+    transaction.commit().await.map_err(DbError::from)?;
     app.metrics.login(LoginLabel::Succeeded);
     tracing::info!(principal = known.principal_id, "logged in");
     let cookie = cookie(token.plaintext.expose(), SESSION_HOURS * 3600, app.tls)?;
@@ -116,8 +117,9 @@ fn refused(app: &AppState) -> ApiError {
 ))]
 async fn logout(State(app): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     if let Some(token) = session_token(&headers) {
-        let mut connection = app.db.admin.acquire().await?;
-        sessions::delete(&mut connection, &digest(token.as_bytes())).await?;
+        let mut transaction = app.db.admin.begin().await?;
+        sessions::delete(&mut transaction, &digest(token.as_bytes())).await?;
+        transaction.commit().await.map_err(DbError::from)?;
     }
     let cookie = cookie("", 0, app.tls)?;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())

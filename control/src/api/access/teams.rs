@@ -115,7 +115,7 @@ async fn list(
     Query(params): Query<ListParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
-    let rows = teams::list(&mut *app.db.admin.acquire().await?, page).await?;
+    let rows = teams::list(&mut *app.db.admin.begin().await?, page).await?;
     Ok(resource::list::<TeamView>(&uri, page, rows))
 }
 

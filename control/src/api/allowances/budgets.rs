@@ -192,7 +192,7 @@ async fn list(
     Query(params): Query<AllowanceParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
-    let mut connection = app.db.admin.acquire().await?;
+    let mut connection = app.db.admin.begin_reading().await?;
     let rows = budgets::list(&mut connection, params.principal_id, page).await?;
     let budgets = rows.iter().map(|row| &row.value);
     let spending = BudgetSpending::read(&mut connection, budgets).await?;
@@ -218,7 +218,7 @@ pub(crate) async fn get_of(
     app: AppState,
     subject: SubjectId,
 ) -> Result<Json<BudgetView>, ApiError> {
-    let mut connection = app.db.admin.acquire().await?;
+    let mut connection = app.db.admin.begin_reading().await?;
     found(&mut connection, subject).await?;
     let budget = budgets::get(&mut connection, subject)
         .await?

@@ -114,7 +114,7 @@ async fn list(
     Query(params): Query<AllowanceParams>,
 ) -> Result<Response, ApiError> {
     let page = params.page()?;
-    let mut connection = app.db.admin.acquire().await?;
+    let mut connection = app.db.admin.begin().await?;
     let rows = limits::list(&mut connection, params.principal_id, page).await?;
     let view = |row: Allowance<Limits>| {
         let Allowance { id, subject, value } = row;
@@ -138,7 +138,7 @@ pub(crate) async fn get_of(
     app: AppState,
     subject: SubjectId,
 ) -> Result<Json<LimitsView>, ApiError> {
-    let mut connection = app.db.admin.acquire().await?;
+    let mut connection = app.db.admin.begin().await?;
     found(&mut connection, subject).await?;
     let limits = limits::get(&mut connection, subject).await?;
     limits

@@ -163,7 +163,7 @@ async fn identify(permission: Permission, request: &Parts) -> Result<Caller, Api
         token_hash: digest(token.as_bytes()),
         permission,
     };
-    let session = claim.check(&mut *app.db.admin.acquire().await?).await?;
+    let session = claim.check(&mut *app.db.admin.begin().await?).await?;
     Ok(Caller {
         app,
         actor: Actor {

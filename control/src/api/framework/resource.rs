@@ -90,9 +90,7 @@ pub(crate) fn list<R: Resource>(uri: &Uri, page: Page, rows: Vec<impl Into<R>>) 
 
 /// Responds with one resource.
 pub(crate) async fn show<R: Resource>(app: &AppState, id: i64) -> Result<Json<R>, ApiError> {
-    Ok(Json(
-        R::find(&mut *app.db.admin.acquire().await?, id).await?,
-    ))
+    Ok(Json(R::find(&mut *app.db.admin.begin().await?, id).await?))
 }
 
 /// Creates a resource.

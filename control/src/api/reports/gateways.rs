@@ -66,7 +66,7 @@ pub(crate) struct ProcessReport {
 #[utoipa::path(get, path = "/admin/fleet", tag = "fleet",
     responses((status = 200, body = Vec<GatewayView>, description = "The gateways.")))]
 async fn list(State(app): State<AppState>) -> Result<Json<Vec<GatewayView>>, ApiError> {
-    let rows = gateways::list(&mut *app.db.admin.acquire().await?).await?;
+    let rows = gateways::list(&mut *app.db.admin.begin().await?).await?;
     let views = rows.into_iter().filter_map(|row| {
         let report = serde_json::from_value(row.report).ok()?;
         Some(GatewayView {

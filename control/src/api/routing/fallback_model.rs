@@ -48,7 +48,7 @@ impl From<Option<(i64, String)>> for ChosenFallback {
 #[utoipa::path(get, path = "/admin/fallback-model", tag = "fallback_model",
     responses((status = 200, body = FallbackView, description = "The fallback model.")))]
 async fn get(State(app): State<AppState>) -> Result<Json<FallbackView>, ApiError> {
-    let model = models::fallback(&mut *app.db.admin.acquire().await?).await?;
+    let model = models::fallback(&mut *app.db.admin.begin().await?).await?;
     let (id, name) = model.unzip();
     Ok(Json(FallbackView { id, name }))
 }

@@ -19,7 +19,7 @@ pub(super) async fn insert(
     let reasons: Vec<String> = rejected.iter().map(|event| event.reason.clone()).collect();
     let events: Vec<serde_json::Value> =
         rejected.iter().map(|event| event.excerpt.clone()).collect();
-    sqlx::query!(
+    query!(
         "INSERT INTO rejected_usage (replica, boot_id, sequence, reason, event) \
          SELECT $1, $2, $3, p.reason, p.event \
            FROM unnest($4::text[], $5::jsonb[]) AS p (reason, event) \
@@ -38,7 +38,7 @@ pub(super) async fn insert(
 
 /// Deletes old rows and all but the latest ones.
 pub(crate) async fn prune(connection: &mut PgConnection) -> Result<u64, DbError> {
-    let done = sqlx::query!(
+    let done = query!(
         "DELETE FROM rejected_usage \
           WHERE received_at < now() - make_interval(days => $1) \
              OR id <= (SELECT id FROM rejected_usage ORDER BY id DESC OFFSET $2 LIMIT 1)",

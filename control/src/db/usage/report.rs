@@ -64,7 +64,7 @@ pub(crate) async fn totals(
     limit: i64,
 ) -> Result<Vec<UsageTotal>, DbError> {
     let (kind, member) = grouping.names();
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         UsageTotal,
         r#"WITH sums AS (
                SELECT CASE $1 WHEN 'principal' THEN principal_id WHEN 'key' THEN key_id

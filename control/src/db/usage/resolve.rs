@@ -67,7 +67,7 @@ pub(super) async fn resolve(
         .iter()
         .map(|event| event.usage.model.as_str().to_owned())
         .collect();
-    let rows = sqlx::query_as!(
+    let rows = query_as!(
         ResolvedRow,
         r#"SELECT e.number AS "number!", p.name AS "principal!", p.team_id AS "team_id?",
                   m.id AS "model_id!", c.input_price_per_mtok AS "input_price_per_mtok?",

@@ -30,7 +30,7 @@ pub(super) async fn add(
         tokens_settled,
         cost_settled_micros,
     } = &spending;
-    sqlx::query!(
+    query!(
         "INSERT INTO budget_spending AS s (budget_id, window_start, tokens_used, cost_used_micros) \
          SELECT * FROM unnest($1::bigint[], $2::timestamptz[], $3::bigint[], $4::bigint[]) \
          ON CONFLICT (budget_id, window_start) DO UPDATE \
@@ -45,7 +45,7 @@ pub(super) async fn add(
     )
     .execute(&mut *connection)
     .await?;
-    sqlx::query!(
+    query!(
         "INSERT INTO budget_shares AS s (budget_id, window_start, replica, boot_id, \
                 tokens_stored, cost_stored_micros) \
          SELECT r.budget_id, r.window_start, $5, $6, r.tokens, r.cost \
@@ -80,7 +80,7 @@ async fn applied(
     fn distinct(ids: impl Iterator<Item = i64>) -> Vec<i64> {
         ids.collect::<BTreeSet<_>>().into_iter().collect()
     }
-    let rows = sqlx::query!(
+    let rows = query!(
         "SELECT id, principal_id, model_id, key_id, team_id, budget_window, time_zone, \
                 window_start \
            FROM budgets \

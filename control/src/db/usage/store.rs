@@ -116,7 +116,7 @@ async fn record_sequence(
     transaction: &mut PgTransaction<'static>,
     batch: &BatchId<'_>,
 ) -> Result<bool, DbError> {
-    let recorded = sqlx::query_scalar!(
+    let recorded = query_scalar!(
         "INSERT INTO usage_reporters AS r (replica, boot_id, sequence) VALUES ($1, $2, $3) \
          ON CONFLICT (replica, boot_id) DO UPDATE \
             SET sequence = excluded.sequence, seen_at = clock_timestamp() \
@@ -126,7 +126,7 @@ async fn record_sequence(
         batch.boot_id,
         batch.sequence,
     )
-    .fetch_optional(&mut **transaction)
+    .fetch_optional(transaction)
     .await?;
     Ok(recorded.is_some())
 }
@@ -199,7 +199,7 @@ async fn insert(
         what: "usage events",
         source,
     })?;
-    sqlx::query!(
+    query!(
         "INSERT INTO usage_events (at, replica, principal_id, principal_name, key_id, team_id, \
                 model_id, model, requested_model, endpoint, request_id, attempts, prompt_tokens, \
                 completion_tokens, cached_tokens, reasoning_tokens, cache_write_tokens, \
@@ -267,7 +267,8 @@ async fn touch_keys(db: &Db, rows: &[Row<'_>]) -> Result<(), DbError> {
     if keys.is_empty() {
         return Ok(());
     }
-    sqlx::query!(
+    let mut transaction = db.begin().await?;
+    query!(
         "WITH seen AS (SELECT key_id, max(at) AS at \
                          FROM unnest($1::bigint[], $2::timestamptz[]) AS e (key_id, at) \
                         GROUP BY key_id), \
@@ -278,7 +279,8 @@ async fn touch_keys(db: &Db, rows: &[Row<'_>]) -> Result<(), DbError> {
         &keys,
         &times,
     )
-    .execute(&mut *db.acquire().await?)
+    .execute(&mut transaction)
     .await?;
+    transaction.commit().await?;
     Ok(())
 }

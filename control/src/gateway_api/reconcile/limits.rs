@@ -5,12 +5,11 @@ use std::collections::btree_map::Entry;
 use std::iter::repeat_n;
 
 use fastllm_contract::{ConcurrencyGrant, LimitReport, LimitShare, LimitUsage, Subject};
-use sqlx::{Acquire, PgConnection};
 
 use super::float;
 use crate::api::ApiError;
-use crate::db::DbError;
 use crate::db::reconcile::{self, CountRow, Fleet, NewCounts};
+use crate::db::{Db, DbError};
 use crate::shares::{ConcurrencyInput, decayed, even_concurrency, share};
 
 /// Recent demand of a subject: sums with exponential decay.
@@ -40,7 +39,7 @@ struct SubjectState {
 /// the reported subjects, and those with a concurrency limit that others report: what
 /// this gateway does not need, others can use.
 pub(super) async fn shares(
-    connection: &mut PgConnection,
+    db: &Db,
     replica: &str,
     counts: Vec<LimitUsage>,
     fleet: &Fleet,
@@ -51,7 +50,7 @@ pub(super) async fn shares(
     let mut states = reported(counts)?;
     let subjects: Vec<String> = states.keys().cloned().collect();
     let room = LimitReport::MAX_ENTRIES.saturating_sub(subjects.len());
-    let mut transaction = connection.begin().await.map_err(DbError::from)?;
+    let mut transaction = db.begin().await?;
     reconcile::lock_limits(&mut transaction).await?;
     for row in reconcile::counts(&mut transaction, replica, &subjects, room).await? {
         add_row(&mut states, replica, row);
