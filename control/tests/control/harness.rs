@@ -265,6 +265,7 @@ impl Control {
     }
 }
 
+#[expect(clippy::print_stderr, reason = "a failed test shows the log")]
 impl Drop for Control {
     fn drop(&mut self) {
         if std::thread::panicking() {
