@@ -188,7 +188,10 @@ impl Components {
             log_format: config.log_format,
             boot_id: Arc::clone(&boot_id),
         };
-        let prober = config.probe.build(tls.clone(), Arc::clone(&current));
+        let addresses = Arc::clone(&config.upstream.addresses);
+        let prober = config
+            .probe
+            .build(tls.clone(), Arc::clone(&addresses), Arc::clone(&current));
         Ok(Self {
             source,
             prober: prober.map_err(|error| setup("probes")(&error))?,
@@ -196,7 +199,7 @@ impl Components {
             current,
             cached,
             metrics,
-            connector: Connector::new(tls),
+            connector: Connector::new(tls, addresses),
             tls: certificate
                 .as_ref()
                 .map(|certificate| certificate.server_config(&CLIENT_PROTOCOLS))

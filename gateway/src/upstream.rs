@@ -5,8 +5,13 @@ mod buffered_request;
 mod connection;
 mod connector;
 mod dns;
+mod permitted;
 mod pool;
 mod probe;
+
+use std::sync::Arc;
+
+use fastllm_process::upstream_addresses::UpstreamAddresses;
 
 pub(crate) use awaiting_response::AwaitingResponse;
 pub(crate) use buffered_request::BufferedRequest;
@@ -17,15 +22,17 @@ pub(crate) use pool::{Lease, Upstreams};
 pub(crate) use probe::{ProbeConfig, Prober};
 
 /// Limits of the upstream connection pools.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Config {
     /// Idle connections per upstream address, over all threads.
     pub(crate) max_idle: usize,
+    /// The addresses that connections may use.
+    pub(crate) addresses: Arc<UpstreamAddresses>,
 }
 
 impl Config {
     /// The idle connections per address that each of this many threads keeps.
-    pub(crate) fn max_idle_per_thread(self, threads: usize) -> usize {
+    pub(crate) fn max_idle_per_thread(&self, threads: usize) -> usize {
         self.max_idle.div_ceil(threads.max(1))
     }
 }

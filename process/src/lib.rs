@@ -12,3 +12,4 @@ pub mod logging;
 pub mod signals;
 #[cfg(feature = "tls")]
 pub mod tls;
+pub mod upstream_addresses;

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, StringValueParser, TypedValueParser};
@@ -15,6 +16,7 @@ use clap::error::ErrorKind;
 use fastllm_contract::{PolicyKind, Secret};
 use fastllm_process::address::parse_host;
 use fastllm_process::logging::LogFormat;
+use fastllm_process::upstream_addresses::{UpstreamAddresses, UpstreamRange};
 use url::Url;
 
 use crate::app::{CertificateFiles, Config, ShutdownConfig, SourceConfig};
@@ -145,6 +147,15 @@ pub struct Flags {
     /// Maximum number of idle connections per upstream address
     #[arg(long, default_value_t = 256)]
     pub pool_max_idle: usize,
+    /// Ranges of addresses that upstreams may have in addition, such as
+    /// 169.254.10.0/24: link-local addresses and those of cloud metadata are refused
+    /// otherwise; may be repeated or separated by commas
+    #[arg(
+        long = "allow-upstream-cidr",
+        env = "FASTLLM_ALLOW_UPSTREAM_CIDR",
+        value_delimiter = ','
+    )]
+    pub allowed_upstream_ranges: Vec<UpstreamRange>,
     /// Maximum number of cached responses (0 disables the cache); applies to
     /// models with `cache_ttl_seconds`
     #[arg(long, env = "FASTLLM_CACHE_MAX_ENTRIES", default_value_t = 4096)]
@@ -330,6 +341,7 @@ impl Flags {
             },
             upstream: upstream::Config {
                 max_idle: self.pool_max_idle,
+                addresses: Arc::new(UpstreamAddresses::allowing(self.allowed_upstream_ranges)),
             },
             probe: upstream::ProbeConfig {
                 interval: self.health_interval,

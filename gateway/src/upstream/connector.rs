@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_engine::Origin;
+use fastllm_process::upstream_addresses::UpstreamAddresses;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -11,6 +12,7 @@ use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::ExchangeError;
 use super::dns::DnsCache;
+use super::permitted::{NotPermitted, check};
 use crate::runtime::{Socket, socket};
 
 /// The timeout of DNS, TCP and TLS together.
@@ -25,6 +27,7 @@ const MAX_SHARES: u32 = 8;
 pub(crate) struct Connector {
     tls: TlsConnector,
     names: Arc<DnsCache>,
+    addresses: Arc<UpstreamAddresses>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -34,12 +37,13 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Uses HTTP/1.1 only.
-    pub(crate) fn new(mut tls: rustls::ClientConfig) -> Self {
+    /// Uses HTTP/1.1 only, and connects only to these addresses.
+    pub(crate) fn new(mut tls: rustls::ClientConfig, addresses: Arc<UpstreamAddresses>) -> Self {
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         Self {
             tls: TlsConnector::from(Arc::new(tls)),
             names: Arc::default(),
+            addresses,
         }
     }
 
@@ -51,7 +55,10 @@ impl Connector {
     pub(crate) async fn connect(&self, origin: &Origin) -> Result<Socket, ExchangeError> {
         let reason = match timeout(CONNECT_TIMEOUT, self.try_connect(origin)).await {
             Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => error.kind().to_string(),
+            Ok(Err(error)) => match error.downcast::<NotPermitted>() {
+                Ok(refused) => refused.to_string(),
+                Err(error) => error.kind().to_string(),
+            },
             Err(_) => "the connection attempt timed out".to_owned(),
         };
         Err(ExchangeError::Connect(reason))
@@ -69,14 +76,24 @@ impl Connector {
         Ok(Socket::Tls(Box::new(TlsStream::Client(tls))))
     }
 
+    fn check(&self, address: IpAddr) -> io::Result<()> {
+        check(&self.addresses, address)
+            .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))
+    }
+
     async fn tcp(&self, origin: &Origin) -> io::Result<TcpStream> {
         if let Ok(address) = origin.host.parse::<IpAddr>() {
+            self.check(address)?;
             return TcpStream::connect(SocketAddr::new(address, origin.port)).await;
         }
         let addresses = self.names.addresses(&origin.host).await?;
         let timeout_per_address = timeout_per_address(addresses.len());
         let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in addresses {
+            if let Err(error) = self.check(address) {
+                last = error;
+                continue;
+            }
             let address = SocketAddr::new(address, origin.port);
             match timeout(timeout_per_address, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),

@@ -2,18 +2,23 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fastllm_contract::ModelName;
 use fastllm_engine::{Backend, BackendState, Probe, RoutingState};
+use fastllm_process::upstream_addresses::UpstreamAddresses;
 use http::Method;
 use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
+use reqwest::RequestBuilder;
 use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use url::{Host, Url};
 
+use super::permitted::{NotPermitted, PermittedResolver, check};
 use crate::snapshot::CurrentSnapshot;
 
 /// The maximum number of concurrent probes.
@@ -39,10 +44,11 @@ impl ProbeConfig {
     pub(crate) fn build(
         self,
         tls: rustls::ClientConfig,
+        addresses: Arc<UpstreamAddresses>,
         current: Arc<CurrentSnapshot>,
     ) -> Result<Prober, reqwest::Error> {
         Ok(Prober {
-            client: Prober::client(tls)?,
+            client: ProbeClient::new(tls, addresses)?,
             current,
             every: self.interval,
             timeout: self.timeout,
@@ -53,7 +59,7 @@ impl ProbeConfig {
 /// Probes all backends every interval.
 #[derive(Debug)]
 pub(crate) struct Prober {
-    client: reqwest::Client,
+    client: ProbeClient,
     current: Arc<CurrentSnapshot>,
     every: Duration,
     timeout: Duration,
@@ -77,17 +83,44 @@ struct RunningProbes {
     by_backend: HashMap<usize, AbortHandle>,
 }
 
-impl Prober {
-    /// The HTTP client of probes.
-    fn client(tls: rustls::ClientConfig) -> Result<reqwest::Client, reqwest::Error> {
-        reqwest::Client::builder()
+/// The HTTP client of probes. Connects only to permitted addresses.
+#[derive(Debug, Clone)]
+struct ProbeClient {
+    http: reqwest::Client,
+    addresses: Arc<UpstreamAddresses>,
+}
+
+impl ProbeClient {
+    fn new(
+        tls: rustls::ClientConfig,
+        addresses: Arc<UpstreamAddresses>,
+    ) -> Result<Self, reqwest::Error> {
+        let http = reqwest::Client::builder()
             .tls_backend_preconfigured(tls)
             .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("fastllm-gateway/", env!("CARGO_PKG_VERSION")))
             .no_proxy()
-            .build()
+            .dns_resolver(PermittedResolver(Arc::clone(&addresses)))
+            .build()?;
+        Ok(Self { http, addresses })
     }
 
+    /// A literal address is not resolved, and is checked here.
+    fn request(&self, method: Method, url: &str) -> Result<RequestBuilder, NotPermitted> {
+        let parsed = Url::parse(url).ok();
+        let address = match parsed.as_ref().and_then(Url::host) {
+            Some(Host::Ipv4(address)) => Some(IpAddr::V4(address)),
+            Some(Host::Ipv6(address)) => Some(IpAddr::V6(address)),
+            Some(Host::Domain(_)) | None => None,
+        };
+        if let Some(address) = address {
+            check(&self.addresses, address)?;
+        }
+        Ok(self.http.request(method, url))
+    }
+}
+
+impl Prober {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut changes = self.current.changes();
         tokio::select! {
@@ -138,7 +171,7 @@ impl RunningProbes {
         self.by_backend.retain(|_, task| !task.is_finished());
     }
 
-    fn begin(&mut self, probe_request: ProbeRequest, client: reqwest::Client, limit: Duration) {
+    fn begin(&mut self, probe_request: ProbeRequest, client: ProbeClient, limit: Duration) {
         let Entry::Vacant(entry) = self.by_backend.entry(key(&probe_request.live)) else {
             return;
         };
@@ -193,9 +226,11 @@ fn probe_request(model: &ModelName, backend: &Backend) -> Option<ProbeRequest> {
 
 /// A backend is healthy if its response has an expected status and a complete
 /// body. Errors contain no address.
-async fn send_probe(client: &reqwest::Client, probe_request: &ProbeRequest) -> Result<(), String> {
+async fn send_probe(client: &ProbeClient, probe_request: &ProbeRequest) -> Result<(), String> {
     let method = probe_request.probe.method();
-    let mut request = client.request(method.clone(), &probe_request.url);
+    let mut request = client
+        .request(method.clone(), &probe_request.url)
+        .map_err(|error| error.to_string())?;
     if *method == Method::POST {
         // Some servers respond 411 without this field.
         request = request.header(CONTENT_LENGTH, "0");

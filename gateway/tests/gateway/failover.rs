@@ -306,3 +306,34 @@ async fn latency_is_measured_and_the_faster_backend_is_preferred() {
     assert_eq!(slow.seen().requests.len(), 1);
     assert_eq!(fast.seen().requests.len(), 40);
 }
+
+#[tokio::test]
+async fn a_backend_at_a_refused_address_fails_over_and_a_range_can_be_allowed() {
+    let good = responding("200 OK", "{\"by\":\"good\"}").await;
+    // The system would connect to a local server by this address.
+    let unspecified = |upstream: &Upstream| {
+        let base = upstream.api_base();
+        base.replace("127.0.0.1", "0.0.0.0")
+    };
+    let refused = unspecified(&good);
+    let gateway = TestGateway::serving(
+        &content(&[refused.clone(), good.api_base()]),
+        Options::default(),
+    )
+    .await;
+    let reply = gateway.chat(SMALL).await;
+    assert_eq!(
+        (reply.status, reply.text()),
+        (200, "{\"by\":\"good\"}".to_owned())
+    );
+
+    let gateway = TestGateway::serving(&content(&[refused.clone()]), Options::default()).await;
+    let reply = gateway.chat(SMALL).await;
+    assert_eq!(reply.status, 502, "{}", reply.text());
+    assert_eq!(good.seen().requests.len(), 1);
+
+    let local = responding("200 OK", "{\"by\":\"local\"}").await;
+    let allowed = Options::flags(&["--allow-upstream-cidr=0.0.0.0/32"]);
+    let gateway = TestGateway::serving(&content(&[unspecified(&local)]), allowed).await;
+    assert_eq!(gateway.chat(SMALL).await.status, 200);
+}

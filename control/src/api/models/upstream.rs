@@ -1,8 +1,9 @@
 //! Checks of an upstream's address and credential.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use fastllm_engine::is_reserved_header;
+use fastllm_process::upstream_addresses::UpstreamAddresses;
 use http::HeaderName;
 use url::{Host, Url};
 
@@ -32,9 +33,9 @@ pub(crate) fn api_base(field: &'static str, text: String) -> Result<String, ApiE
         return Err(wrong("must not have port 0"));
     }
     let host = url.host().ok_or_else(|| wrong("needs a host"))?;
-    if is_metadata_host(&host) {
+    if is_refused(&host) {
         return Err(wrong(
-            "must not be a link-local address: cloud metadata is served there",
+            "must not be a link-local, unspecified or multicast address or one of cloud metadata",
         ));
     }
     Ok(url.as_str().trim_end_matches('/').to_owned())
@@ -53,23 +54,17 @@ pub(crate) fn same_origin(field: &str, old: &str, new: &str) -> Result<(), ApiEr
     ))
 }
 
-/// Cloud providers serve credentials of the machine at these addresses.
-fn is_metadata_host(host: &Host<&str>) -> bool {
-    let link_local_v4 = |address: Ipv4Addr| address.is_link_local();
+/// Whether the host is an address that gateways do not connect to, as written. What a
+/// name leads to is checked by the gateways, when they connect.
+fn is_refused(host: &Host<&str>) -> bool {
+    let all = UpstreamAddresses::default();
     match host {
-        Host::Ipv4(address) => link_local_v4(*address),
-        Host::Ipv6(address) => {
-            address.to_ipv4().is_some_and(link_local_v4)
-                || address.is_unicast_link_local()
-                || *address == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
-        }
+        Host::Ipv4(address) => !all.permits(IpAddr::V4(*address)),
+        Host::Ipv6(address) => !all.permits(IpAddr::V6(*address)),
         Host::Domain(name) => {
             let name = name.trim_end_matches('.');
-            name == "metadata.google.internal"
-                || name.parse::<IpAddr>().is_ok_and(|address| match address {
-                    IpAddr::V4(address) => link_local_v4(address),
-                    IpAddr::V6(address) => address.is_unicast_link_local(),
-                })
+            ["metadata", "metadata.google.internal"].contains(&name)
+                || name.parse().is_ok_and(|address| !all.permits(address))
         }
     }
 }
@@ -138,6 +133,13 @@ mod tests {
             "http://2852039166/",
             "http://0xa9fea9fe/",
             "http://[::ffff:169.254.169.254]/",
+            "http://[64:ff9b::a9fe:a9fe]/",
+            "http://[2002:a9fe:a9fe::1]/",
+            "http://100.100.100.200/",
+            "http://0.0.0.0/",
+            "http://[::]/",
+            "http://metadata/",
+            "http://0/",
             "http://[fe80::1]/",
             "http://metadata.google.internal./v1",
             "",

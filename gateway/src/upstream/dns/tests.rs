@@ -320,7 +320,7 @@ async fn connections_rotate_and_skip_a_dead_address() {
     let second = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
     let book = Book::default();
     book.write("a.test", &["127.0.0.1", "127.0.0.2"]);
-    let connector = Connector::new(crate::tls::client_config(None).unwrap());
+    let connector = Connector::new(crate::tls::client_config(None).unwrap(), Arc::default());
     let _rig = ResolverFixture::start(connector.names(), &book, WHEN_ASKED, &["http://a.test/v1"]);
     let origin = Origin {
         tls: false,
@@ -341,4 +341,35 @@ async fn connections_rotate_and_skip_a_dead_address() {
     until("a fresh lookup", async || book.lookups("a.test") > before).await;
     drop(first);
     assert!(connector.connect(&origin).await.is_err());
+}
+
+#[tokio::test]
+async fn a_name_is_not_followed_to_an_address_that_is_not_permitted() {
+    let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = server.local_addr().unwrap().port();
+    let book = Book::default();
+    book.write("bad.test", &["169.254.169.254", "::ffff:169.254.169.254"]);
+    book.write("mixed.test", &["169.254.169.254", "127.0.0.1"]);
+    let connector = Connector::new(crate::tls::client_config(None).unwrap(), Arc::default());
+    let urls = ["http://bad.test/v1", "http://mixed.test/v1"];
+    let _rig = ResolverFixture::start(connector.names(), &book, WHEN_ASKED, &urls);
+    let origin = |host: &str| Origin {
+        tls: false,
+        host: Arc::from(host),
+        port,
+    };
+    for refused in [
+        "bad.test",
+        "169.254.169.254",
+        "0.0.0.0",
+        "64:ff9b::a9fe:a9fe",
+    ] {
+        let error = connector.connect(&origin(refused)).await.unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("not permitted") && !text.contains("169.254"),
+            "{text}"
+        );
+    }
+    assert!(connector.connect(&origin("mixed.test")).await.is_ok());
 }
