@@ -182,3 +182,37 @@ async fn usage_that_only_the_gateway_requested_stays_here_in_every_form() {
         assert!(reported.iter().all(|event| event.prompt_tokens.0 == 11));
     }
 }
+
+#[tokio::test]
+async fn a_response_that_fails_after_its_announcements_fails_over() {
+    let announced = ["response.created", "response.in_progress"].map(named);
+    let failed = "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":\
+        {\"error\":{\"code\":\"server_error\"}}}\n\n";
+    let good = named("response.completed");
+    for broken in [
+        script(&[&announced.concat(), failed].concat(), BodyEnd::LastChunk),
+        script(&announced.concat(), BodyEnd::LastChunk),
+        script(&announced.concat(), BodyEnd::Close),
+    ] {
+        let first = Upstream::start([broken]).await;
+        let second = Upstream::start([script(&good, BodyEnd::LastChunk)]).await;
+        let gateway = TestGateway::start(&[&first, &second]).await;
+        let reply = gateway.ask(&request(RESPONSES, "")).await;
+        assert_eq!((reply.status, reply.text()), (200, good.clone()));
+        assert_eq!(first.seen().requests.len(), 1);
+        assert_eq!(second.seen().requests.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_client_error_after_announcements_is_forwarded_with_them() {
+    let failed = "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":\
+        {\"error\":{\"code\":\"context_length_exceeded\"}}}\n\n";
+    let stream = [&named("response.created"), failed].concat();
+    let first = Upstream::start([script(&stream, BodyEnd::LastChunk)]).await;
+    let second = Upstream::start([script(DONE, BodyEnd::LastChunk)]).await;
+    let gateway = TestGateway::start(&[&first, &second]).await;
+    let reply = gateway.ask(&request(RESPONSES, "")).await;
+    assert_eq!((reply.status, reply.text()), (200, stream));
+    assert_eq!(second.seen().requests.len(), 0);
+}

@@ -30,12 +30,12 @@ static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error
 /// Maximum number of bytes of an event's data that count as its frame.
 const LARGEST_FRAME: u64 = 512;
 
-/// The kind of the first event with data. Until it is known, an error can still
-/// fail over, so the caller should hold the output of
+/// The kind of the first event with content or an error. Until it is known, an
+/// error can still fail over, so the caller should hold the output of
 /// [`StreamInspector::push`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FirstEvent {
-    /// Only comments were received, or nothing.
+    /// Only comments and announcements of a response were received, or nothing.
     Pending,
     /// An event of the response.
     Response,
@@ -272,15 +272,18 @@ impl StreamState {
             return false;
         }
         let kind = event.kind();
+        let name = kind.or_else(|| leading_type(&data));
         if self.first == FirstEvent::Pending {
-            let error = ErrorClass::within_success(kind, &data);
-            self.open(error.map_or(FirstEvent::Response, FirstEvent::Error));
+            match ErrorClass::within_success(kind, &data) {
+                Some(class) => self.open(FirstEvent::Error(class)),
+                None if is_announcement(name) => {}
+                None => self.open(FirstEvent::Response),
+            }
         } else if let Some(class) = later_error(kind, &data)
             && self.later_error != Some(ErrorClass::Backend)
         {
             self.later_error = Some(class);
         }
-        let name = kind.or_else(|| leading_type(&data));
         self.named(name);
         let is_finish = self.ending.finish_reasons(&data);
         let found = EventUsage::from_data(&data);
@@ -345,6 +348,18 @@ impl StreamState {
 
 /// The events that contain an image.
 const IMAGE: [&[u8]; 2] = [b"image_generation.completed", b"image_edit.completed"];
+
+/// The events of the responses API that precede its output and repeat the request.
+const ANNOUNCEMENTS: [&[u8]; 3] = [
+    b"response.created",
+    b"response.queued",
+    b"response.in_progress",
+];
+
+/// Whether the event only announces a response, which can still fail.
+fn is_announcement(name: Option<&[u8]>) -> bool {
+    name.is_some_and(|name| ANNOUNCEMENTS.contains(&name))
+}
 
 /// Whether the event may contain new content. The responses API repeats the
 /// request at the beginning and the content at each end; so do transcripts.

@@ -292,6 +292,30 @@ fn the_first_event_is_classified_as_error_or_response() {
 }
 
 #[test]
+fn announcements_of_the_responses_api_are_not_the_first_event() {
+    let first = |stream: &str| {
+        let inspector = StreamInspector::new(true, StreamEnding::Response);
+        received(inspector, stream).1.first()
+    };
+    let failed = "event: response.failed\ndata: {\"response\":{\"error\":\
+        {\"code\":\"server_error\"}}}\n\n";
+    let too_long = "event: response.failed\ndata: {\"response\":{\"error\":\
+        {\"code\":\"context_length_exceeded\"}}}\n\n";
+    for announce in [named, typed] {
+        let announced = ["response.created", "response.queued", "response.in_progress"]
+            .map(announce)
+            .concat();
+        let after = |event: &str| first(&[&announced, event].concat());
+        assert_eq!(after(""), FirstEvent::Pending);
+        assert_eq!(after(failed), FirstEvent::Error(ErrorClass::Backend));
+        assert_eq!(after(too_long), FirstEvent::Error(ErrorClass::Client));
+        for event in ["response.output_item.added", "response.completed"] {
+            assert_eq!(after(&announce(event)), FirstEvent::Response, "{event}");
+        }
+    }
+}
+
+#[test]
 fn a_failure_of_the_backend_precedes_other_later_errors() {
     let client = "data: {\"error\":{\"code\":\"content_filter\"}}\n\n";
     let backend = "data: {\"error\":{\"code\":\"server_error\"}}\n\n";
