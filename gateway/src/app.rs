@@ -25,6 +25,7 @@ use crate::cache::CachedResponses;
 use crate::control_plane::{
     self, ControlClient, ControlPlaneTasks, UsageQueue, UsageReceiver, usage_queue,
 };
+use crate::forward::ResponseBuffers;
 use crate::http::Cors;
 use crate::pipeline::Pipeline;
 use crate::request_log::{AccountingConfig, AccountingSink};
@@ -337,6 +338,7 @@ impl Components {
         stop: &CancellationToken,
     ) -> WorkerSet {
         let bodies = config.pipeline.body_limits();
+        let buffers = ResponseBuffers::new(config.forward.response_buffer_bytes);
         let max_idle = config.upstream.max_idle_per_thread(self.workers.len());
         let forwarded = &config.pipeline.forwarded.response_headers;
         let cors = Cors::new(&config.serve.cors_origins, forwarded).map(Arc::new);
@@ -351,7 +353,7 @@ impl Components {
                 config: config.pipeline.clone(),
                 current: Arc::clone(&self.current),
                 sink: Arc::clone(&self.sink),
-                forwarder: config.forward.build(upstreams),
+                forwarder: config.forward.build(upstreams, buffers.clone()),
                 bodies: Arc::clone(&bodies),
                 cached: Arc::clone(&self.cached),
             };

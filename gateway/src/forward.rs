@@ -3,6 +3,7 @@
 
 mod attempts;
 mod back_off;
+mod buffers;
 mod error_excerpt;
 mod event_tap;
 mod forwarded_response;
@@ -16,6 +17,7 @@ mod upload;
 mod upstream_response;
 
 pub(crate) use attempts::{Config, Forwarder};
+pub(crate) use buffers::ResponseBuffers;
 pub(crate) use forwarded_response::{ForwardedResponse, StreamStep};
 use idle_timer::IdleTimeouts;
 pub(crate) use outgoing::{Outgoing, Payload};

@@ -127,7 +127,8 @@ pub struct Flags {
     /// least-loaded, round-robin or lowest-latency
     #[arg(long, default_value_t = PolicyKind::CacheAffinity)]
     pub policy: PolicyKind,
-    /// Timeout in seconds for an upstream's response headers
+    /// Timeout in seconds for an upstream's response headers and the first event of a
+    /// stream
     #[arg(long, default_value = "120", value_parser = positive_seconds)]
     pub upstream_timeout: Duration,
     /// Timeout in seconds from the head of a request to the end of its response
@@ -141,6 +142,11 @@ pub struct Flags {
     /// connection open [default: off]
     #[arg(long, env = "FASTLLM_SSE_HEARTBEAT", value_parser = positive_seconds)]
     pub sse_heartbeat: Option<Duration>,
+    /// Maximum size in bytes of JSON responses that are held until they are complete,
+    /// so that another backend can replace one that breaks off (0 holds none)
+    #[arg(long, env = "FASTLLM_RESPONSE_BUFFER_BYTES", default_value_t = 1 << 20,
+          value_parser = clap::value_parser!(u64).range(0..=64 << 20))]
+    pub response_buffer_bytes: u64,
     /// Maximum number of retries per model before the first byte is sent
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=16))]
     pub max_retries: u32,
@@ -338,6 +344,7 @@ impl Flags {
                 max_retries: self.max_retries,
                 stream_idle_timeout: self.stream_idle_timeout,
                 sse_heartbeat: self.sse_heartbeat,
+                response_buffer_bytes: self.response_buffer_bytes,
             },
             upstream: upstream::Config {
                 max_idle: self.pool_max_idle,

@@ -6,6 +6,7 @@ use fastllm_wire::FirstEvent;
 use http::StatusCode;
 use tokio::time::sleep;
 
+use super::buffers::ResponseBuffers;
 use super::outgoing::{Outgoing, Payload};
 use super::response_stream::{ResponseStream, StreamEnd};
 use super::retry::{AttemptFailure, FullPool, RetryState};
@@ -13,7 +14,7 @@ use super::slot::{Slot, wait_for_slot};
 use super::upstream_response::{Attempt, ReceivedResponse, UpstreamResponse, is_error};
 use super::{AttemptError, IdleTimeouts, back_off, error_excerpt, stored_objects};
 use crate::request_log::RequestLog;
-use crate::runtime::Deadline;
+use crate::runtime::{Deadline, clock};
 use crate::upstream::{ExchangeError, Upstreams};
 
 /// All attempts together may take this many times as long as one.
@@ -33,13 +34,17 @@ pub(crate) struct Config {
     pub(crate) stream_idle_timeout: Duration,
     /// How often a comment is sent on an idle stream.
     pub(crate) sse_heartbeat: Option<Duration>,
+    /// The size up to which complete responses are held, in bytes.
+    pub(crate) response_buffer_bytes: u64,
 }
 
 impl Config {
     /// A forwarder over the connections of one thread.
-    pub(crate) fn build(self, upstreams: Upstreams) -> Forwarder {
+    pub(crate) fn build(self, upstreams: Upstreams, buffers: ResponseBuffers) -> Forwarder {
         Forwarder {
             upstreams,
+            buffers,
+            sse_heartbeat: self.sse_heartbeat,
             timeout: self.timeout,
             max_retries: self.max_retries,
             idle_timeouts: IdleTimeouts::new(self.stream_idle_timeout, self.sse_heartbeat),
@@ -51,6 +56,8 @@ impl Config {
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     upstreams: Upstreams,
+    buffers: ResponseBuffers,
+    sse_heartbeat: Option<Duration>,
     timeout: Duration,
     max_retries: u32,
     idle_timeouts: IdleTimeouts,
@@ -205,6 +212,7 @@ impl Forwarder {
         let (model, outgoing) = (attempts.pool.model(), attempts.outgoing);
         let left = retry_state.until.saturating_duration_since(attempt.began);
         let limit = left.min(self.timeout_of(attempts.pool, outgoing));
+        let began = attempt.began;
         let (upstreams, origin) = (&self.upstreams, backend.origin());
         let sent = log.awaiting_response();
         let exchanged = match &outgoing.payload {
@@ -227,31 +235,60 @@ impl Forwarder {
             .map_err(|error| AttemptError::Exchange(ExchangeError::Broken(error.to_string())))?;
         let usage_tap = outgoing.usage_tap(&lease, backend);
         let mut stream = ResponseStream::new(lease, usage_tap, self.idle_timeouts);
-        if is_error(status) {
-            stream.hold_error(retry_state.deadline).await;
-        } else if stream.is_stream() {
-            stream.hold(retry_state.deadline).await;
-            if let Some(class) = stream.compressed_error()
-                && !backend.secrets().is_empty()
-            {
-                return Err(AttemptError::compressed(class));
-            }
-        }
-        if is_error(status) || stream.first() == FirstEvent::Pending {
-            if let Some(StreamEnd::Aborted(reason)) = stream.end() {
-                return Err(AttemptError::Exchange(ExchangeError::Broken(
-                    reason.clone(),
-                )));
-            }
-            if retry_state.deadline.request_is_over() {
-                return Err(AttemptError::Exchange(ExchangeError::RequestTimeout));
-            }
-        }
+        let left = limit.saturating_sub(clock::now().saturating_duration_since(began));
+        self.hold(&mut stream, status, backend, left, retry_state)
+            .await?;
         let lacks_object = stored_objects::lacks_object(outgoing, status, &stream);
         let fields = outgoing.forwarded_fields(&stream, backend);
         let received = ReceivedResponse { stream, fields };
         let response = UpstreamResponse::new(backend, model, status, received, attempt);
         Ok(response.with_lacking(lacks_object))
+    }
+
+    /// Holds the beginning of a response as long as another backend could replace it,
+    /// at most for this long: an error, a stream until its first event, a complete
+    /// body until its end.
+    async fn hold(
+        &self,
+        stream: &mut ResponseStream,
+        status: StatusCode,
+        backend: &Backend,
+        left: Duration,
+        retry_state: &mut RetryState<'_>,
+    ) -> Result<(), AttemptError> {
+        let deadline = &mut *retry_state.deadline;
+        let mut is_replaceable = is_error(status);
+        if is_replaceable {
+            stream.hold_error(deadline).await;
+        } else if stream.is_stream() {
+            // The head is due with the first heartbeat.
+            let longest = self.sse_heartbeat.unwrap_or(left).min(left);
+            let in_time = stream.hold(deadline, longest).await;
+            if let Some(class) = stream.compressed_error()
+                && !backend.secrets().is_empty()
+            {
+                return Err(AttemptError::compressed(class));
+            }
+            is_replaceable = stream.first() == FirstEvent::Pending;
+            if !in_time && longest == left && !deadline.request_is_over() {
+                return Err(ExchangeError::Timeout.into());
+            }
+        } else {
+            let mut room = self.buffers.share();
+            is_replaceable = stream.hold_whole(deadline, left, &mut room).await;
+            if stream.end() == Some(&StreamEnd::Complete) && !stream.is_whole() {
+                return Err(ExchangeError::Broken("the response is incomplete".to_owned()).into());
+            }
+        }
+        match stream.end() {
+            Some(StreamEnd::Aborted(reason)) if is_replaceable => {
+                Err(ExchangeError::Broken(reason.clone()).into())
+            }
+            None if is_replaceable && deadline.request_is_over() => {
+                Err(ExchangeError::RequestTimeout.into())
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use fastllm_wire::{
     StreamPosition, Usage,
 };
 
+use super::buffers::BufferShare;
 use super::event_tap::EventTap;
 use super::idle_timer::{IdleTick, IdleTimeouts, IdleTimer};
 use crate::http::{Coding, is_json};
@@ -27,11 +28,8 @@ const UNREADABLE: &[u8] = b"{\"error\":{\"message\":\"the upstream reported an e
 compressed body, which is not forwarded\",\"type\":\"upstream_error\",\"param\":null,\
 \"code\":\"upstream_error_compressed\"}}";
 
-/// How long the beginning of a stream is held, so that an error in its first
-/// event can still cause a failover.
-const HOLD: Duration = Duration::from_secs(10);
-
-/// How many bytes of it are held: comments, in practice.
+/// How many bytes of the beginning of a stream are held, so that an error in its
+/// first event can still cause a failover: comments, in practice.
 const HOLD_BYTES: usize = 64 << 10;
 
 /// How long the body of an error is held, so that its class is known.
@@ -277,13 +275,35 @@ impl ResponseStream {
         Some(piece.map_or(0, |tail| tail.estimated_tokens()))
     }
 
-    /// Waits until the kind of a stream's first event is known, within limits;
-    /// beyond them, the stream is forwarded.
-    pub(super) async fn hold(&mut self, deadline: &mut Deadline) {
-        self.hold_while(deadline, HOLD, |stream, held| {
+    /// Waits until the kind of a stream's first event is known, for this long.
+    /// Returns whether the stream can be forwarded or has ended; otherwise nothing
+    /// of it has arrived in time.
+    pub(super) async fn hold(&mut self, deadline: &mut Deadline, limit: Duration) -> bool {
+        self.hold_while(deadline, limit, |stream, held| {
             stream.first() == FirstEvent::Pending && held.len() < HOLD_BYTES
         })
         .await;
+        let is_full = self.held.len() >= HOLD_BYTES;
+        is_full || self.end.is_some() || self.first() != FirstEvent::Pending
+    }
+
+    /// Waits for the rest of a complete body, for this long, if it is JSON and has
+    /// room: until then, its backend can be replaced. Returns whether the body has
+    /// ended.
+    pub(super) async fn hold_whole(
+        &mut self,
+        deadline: &mut Deadline,
+        limit: Duration,
+        room: &mut BufferShare,
+    ) -> bool {
+        let is_json = self.head().is_some_and(|head| is_json(head.fields()));
+        let fits = self.length().is_none_or(|length| room.fits(length));
+        if !matches!(self.meter, UsageTap::Whole(_)) || !is_json || !fits {
+            return false;
+        }
+        self.hold_while(deadline, limit, |_, held| room.grow(held.len()))
+            .await;
+        self.end.is_some()
     }
 
     /// Waits for the body of an error, within limits; beyond them, its beginning
@@ -300,19 +320,23 @@ impl ResponseStream {
         &mut self,
         deadline: &mut Deadline,
         limit: Duration,
-        incomplete: impl Fn(&Self, &[u8]) -> bool,
+        mut incomplete: impl FnMut(&Self, &[u8]) -> bool,
     ) {
         let mut held = Vec::new();
-        deadline.arm(limit);
-        let known = poll_fn(|cx| {
+        let mut poll_known = |cx: &mut Context<'_>| {
             while self.end.is_none() && incomplete(self, &held) {
                 ready!(self.poll_read(cx, &mut held));
             }
             Poll::Ready(())
-        });
-        // The timeout is one of the limits.
-        let _in_time = deadline.before(known).await;
-        deadline.disarm();
+        };
+        // A response that has arrived with its head needs no timer.
+        let at_once = poll_fn(|cx| Poll::Ready(poll_known(cx).is_ready()));
+        if !at_once.await {
+            deadline.arm(limit);
+            // The timeout is one of the limits.
+            let _in_time = deadline.before(poll_fn(poll_known)).await;
+            deadline.disarm();
+        }
         self.held = held;
     }
 

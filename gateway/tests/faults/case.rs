@@ -168,7 +168,8 @@ impl Case {
 
     /// The client receives at most this, and the response does not look complete.
     pub(crate) fn breaks_within<T: AsRef<[u8]>>(self, parts: &[T]) -> Self {
-        let without = self.without_event();
+        // Otherwise a JSON body is held until its end.
+        let without = self.flag("--response-buffer-bytes=0").without_event();
         Self {
             view: ExpectedView::Broken(joined(parts)),
             ..without

@@ -4,7 +4,7 @@
 //! a case are sent on one client connection.
 
 use crate::client::{Http1, TestProtocol};
-use crate::support::{Barrier, Step, TestGateway, Upstream, chat, json_response, raw};
+use crate::support::{Barrier, Options, Step, TestGateway, Upstream, chat, json_response, raw};
 
 const BODY: &str = "{\"model\":\"small\"}";
 
@@ -16,7 +16,9 @@ fn response(fields: &str, body: &str) -> Vec<u8> {
 /// Sends one request for each of these bodies on one connection, and checks the
 /// responses. Returns the numbers of upstream connections and requests.
 async fn exchange_all<P: TestProtocol>(upstream: &Upstream, bodies: &[&str]) -> (usize, usize) {
-    let gateway = TestGateway::start(&[upstream]).await;
+    // Incomplete responses reach the client.
+    let options = Options::flags(&["--response-buffer-bytes=0"]);
+    let gateway = TestGateway::start_with(&[upstream], options).await;
     let mut client = P::connect(gateway.address).await;
     for body in bodies {
         client.send_chat(BODY).await;

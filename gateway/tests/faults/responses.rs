@@ -116,6 +116,23 @@ cases! {
             .backup(good())
             .shows(&[JSON])
             .used();
+    a_body_that_ends_early_fails_over:
+        Case::whole([send(&[&sized(50), CUT]), Step::Close])
+            .backup(good())
+            .shows(&[JSON])
+            .used();
+    a_body_that_is_reset_fails_over:
+        Case::whole([send(&[&head(CHUNKED), "40\r\n", CUT]), Step::Reset])
+            .backup(good())
+            .shows(&[JSON])
+            .used();
+    a_body_without_its_last_brace_fails_over:
+        Case::whole([send(&[&sized(CUT.len()), CUT])])
+            .backup(good())
+            .shows(&[JSON])
+            .used();
+    a_body_that_ends_early_is_replaced_by_an_error:
+        Case::whole([send(&[&sized(50), CUT]), Step::Close]).refused(502, "upstream_unavailable");
     end_between_head_and_body:
         Case::whole([send(&[&sized(50)]), Step::Close]).breaks_within(&[""]);
     reset_between_head_and_body:

@@ -327,7 +327,8 @@ async fn a_backend_at_a_refused_address_fails_over_and_a_range_can_be_allowed() 
         (200, "{\"by\":\"good\"}".to_owned())
     );
 
-    let gateway = TestGateway::serving(&content(std::slice::from_ref(&refused)), Options::default()).await;
+    let gateway =
+        TestGateway::serving(&content(std::slice::from_ref(&refused)), Options::default()).await;
     let reply = gateway.chat(SMALL).await;
     assert_eq!(reply.status, 502, "{}", reply.text());
     assert_eq!(good.seen().requests.len(), 1);

@@ -1,7 +1,7 @@
 //! Which streams are complete, by endpoint: the others end with an error event,
 //! however their body ends.
 
-use crate::support::{KEY, Step, TestGateway, Upstream, events, post};
+use crate::support::{KEY, Options, Step, TestGateway, Upstream, events, post};
 
 const TEXT: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
@@ -197,7 +197,7 @@ async fn a_response_that_fails_after_its_announcements_fails_over() {
         let first = Upstream::start([broken]).await;
         let second = Upstream::start([script(&good, BodyEnd::LastChunk)]).await;
         let gateway = TestGateway::start(&[&first, &second]).await;
-        let reply = gateway.ask(&request(RESPONSES, "")).await;
+        let reply = gateway.send(&request(RESPONSES, "")).await;
         assert_eq!((reply.status, reply.text()), (200, good.clone()));
         assert_eq!(first.seen().requests.len(), 1);
         assert_eq!(second.seen().requests.len(), 1);
@@ -212,7 +212,50 @@ async fn a_client_error_after_announcements_is_forwarded_with_them() {
     let first = Upstream::start([script(&stream, BodyEnd::LastChunk)]).await;
     let second = Upstream::start([script(DONE, BodyEnd::LastChunk)]).await;
     let gateway = TestGateway::start(&[&first, &second]).await;
-    let reply = gateway.ask(&request(RESPONSES, "")).await;
+    let reply = gateway.send(&request(RESPONSES, "")).await;
     assert_eq!((reply.status, reply.text()), (200, stream));
     assert_eq!(second.seen().requests.len(), 0);
+}
+
+/// A head of a stream, these bytes, and then nothing.
+fn silent(bytes: &str) -> Vec<Step> {
+    let parts: Vec<&str> = [bytes]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect();
+    vec![Step::Send(events(&parts, false)), Step::UntilDisconnect]
+}
+
+#[tokio::test]
+async fn a_stream_that_is_silent_before_its_first_event_fails_over() {
+    let good = named("response.completed");
+    let created = named("response.created");
+    for bytes in ["", ": processing\n\n", &created] {
+        let first = Upstream::start([silent(bytes)]).await;
+        let second = Upstream::start([script(&good, BodyEnd::LastChunk)]).await;
+        let options = Options::flags(&["--upstream-timeout=1"]);
+        let gateway = TestGateway::start_with(&[&first, &second], options).await;
+        let reply = gateway.send(&request(RESPONSES, "")).await;
+        assert_eq!((reply.status, reply.text()), (200, good.clone()), "{bytes}");
+        assert_eq!(second.seen().requests.len(), 1);
+    }
+    let only = Upstream::start([silent(": processing\n\n"), silent("")]).await;
+    let options = Options::flags(&["--upstream-timeout=1", "--max-retries=0"]);
+    let gateway = TestGateway::start_with(&[&only], options).await;
+    let reply = gateway.send(&request(RESPONSES, "")).await;
+    assert_eq!(
+        (reply.status, reply.error().2.as_str()),
+        (504, "upstream_timeout")
+    );
+}
+
+#[tokio::test]
+async fn the_head_of_a_silent_stream_is_due_with_its_first_heartbeat() {
+    let upstream = Upstream::start([silent("")]).await;
+    let options = Options::flags(&["--sse-heartbeat=1", "--upstream-timeout=60"]);
+    let gateway = TestGateway::start_with(&[&upstream], options).await;
+    let mut client = gateway.client().await;
+    client.write(&request(RESPONSES, "")).await;
+    assert!(client.head().await.starts_with("HTTP/1.1 200 "));
+    client.until(": keep-alive\n").await;
 }
