@@ -143,7 +143,7 @@ pub struct Flags {
     #[arg(long, env = "FASTLLM_SSE_HEARTBEAT", value_parser = positive_seconds)]
     pub sse_heartbeat: Option<Duration>,
     /// Maximum size in bytes of JSON responses that are held until they are complete,
-    /// so that another backend can replace one that breaks off (0 holds none)
+    /// so that another backend can replace one that ends early (0 holds none)
     #[arg(long, env = "FASTLLM_RESPONSE_BUFFER_BYTES", default_value_t = 1 << 20,
           value_parser = clap::value_parser!(u64).range(0..=64 << 20))]
     pub response_buffer_bytes: u64,

@@ -80,7 +80,7 @@ mod tests {
     use super::{FREE, ResponseBuffers};
 
     #[test]
-    fn responses_are_held_up_to_the_bounds() {
+    fn responses_are_held_within_the_bounds() {
         let none = ResponseBuffers::new(0).share();
         assert!(!none.fits(1));
         assert!(!ResponseBuffers::new(0).share().grow(0));
