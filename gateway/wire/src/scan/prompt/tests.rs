@@ -279,12 +279,14 @@ fn is_base64(data: &str) -> bool {
 }
 
 /// The places of files, by their paths. Each begins with the path of a part.
-const FILES: [&str; 7] = [
+const FILES: [&str; 9] = [
     "image_url",
     "audio_url",
     "video_url",
     "file_data",
     "image_url/url",
+    "audio_url/url",
+    "video_url/url",
     "file/file_data",
     "input_audio/data",
 ];
