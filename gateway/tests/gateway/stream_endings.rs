@@ -259,3 +259,16 @@ async fn the_head_of_a_silent_stream_is_due_with_its_first_heartbeat() {
     assert!(client.head().await.starts_with("HTTP/1.1 200 "));
     client.until(": keep-alive\n").await;
 }
+
+#[tokio::test]
+async fn a_stream_that_ends_after_the_role_fails_over() {
+    let role = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+    let good = [role, TEXT, &finish(0), DONE].concat();
+    for end in [BodyEnd::LastChunk, BodyEnd::Close] {
+        let first = Upstream::start([script(role, end)]).await;
+        let second = Upstream::start([script(&good, BodyEnd::LastChunk)]).await;
+        let gateway = TestGateway::start(&[&first, &second]).await;
+        let reply = gateway.send(&request(CHAT, "")).await;
+        assert_eq!((reply.status, reply.text()), (200, good.clone()), "{end:?}");
+    }
+}

@@ -3,6 +3,7 @@
 //! Bytes are forwarded unchanged, each event with the read that completes it.
 //! Only one kind is held back: the usage event that only the gateway requested.
 
+mod announcement;
 mod ending;
 mod passthrough;
 mod position;
@@ -21,6 +22,7 @@ pub use ending::StreamEnding;
 pub use passthrough::Passthrough;
 pub use position::StreamPosition;
 
+use announcement::is_announcement;
 use ending::EndingState;
 use position::ForwardedEnd;
 
@@ -276,7 +278,7 @@ impl StreamState {
         if self.first == FirstEvent::Pending {
             match ErrorClass::within_success(kind, &data) {
                 Some(class) => self.open(FirstEvent::Error(class)),
-                None if is_announcement(name) => {}
+                None if is_announcement(name, &data) => {}
                 None => self.open(FirstEvent::Response),
             }
         } else if let Some(class) = later_error(kind, &data)
@@ -348,18 +350,6 @@ impl StreamState {
 
 /// The events that contain an image.
 const IMAGE: [&[u8]; 2] = [b"image_generation.completed", b"image_edit.completed"];
-
-/// The events of the responses API that precede its output and repeat the request.
-const ANNOUNCEMENTS: [&[u8]; 3] = [
-    b"response.created",
-    b"response.queued",
-    b"response.in_progress",
-];
-
-/// Whether the event only announces a response, which can still fail.
-fn is_announcement(name: Option<&[u8]>) -> bool {
-    name.is_some_and(|name| ANNOUNCEMENTS.contains(&name))
-}
 
 /// Whether the event may contain new content. The responses API repeats the
 /// request at the beginning and the content at each end; so do transcripts.

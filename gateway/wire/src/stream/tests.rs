@@ -255,8 +255,11 @@ fn the_first_event_is_classified_as_error_or_response() {
     assert_eq!(first(": ping\n\n: ping\n\n\n"), FirstEvent::Pending);
     assert_eq!(first(&[": ping\n\n", TEXT].concat()), FirstEvent::Response);
     assert_eq!(first(DONE), FirstEvent::Response);
+    let role = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\n";
+    assert_eq!(first(role), FirstEvent::Pending);
+    assert_eq!(first(&[role, TEXT].concat()), FirstEvent::Response);
     assert_eq!(
-        first("data: {\"error\":null,\"choices\":[]}\n\n"),
+        first("data: {\"error\":null,\"choices\":[{\"text\":\"a\"}]}\n\n"),
         FirstEvent::Response
     );
     assert_eq!(
