@@ -1,5 +1,5 @@
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastllm_engine::{Backend, Chain, NoSlot, Pool, Refusal, UpstreamRejection};
 use fastllm_wire::FirstEvent;
@@ -235,8 +235,7 @@ impl Forwarder {
             .map_err(|error| AttemptError::Exchange(ExchangeError::Broken(error.to_string())))?;
         let usage_tap = outgoing.usage_tap(&lease, backend);
         let mut stream = ResponseStream::new(lease, usage_tap, self.idle_timeouts);
-        let left = limit.saturating_sub(clock::now().saturating_duration_since(began));
-        self.hold(&mut stream, status, backend, left, retry_state)
+        self.hold(&mut stream, status, backend, began + limit, retry_state)
             .await?;
         let lacks_object = stored_objects::lacks_object(outgoing, status, &stream);
         let fields = outgoing.forwarded_fields(&stream, backend);
@@ -246,14 +245,14 @@ impl Forwarder {
     }
 
     /// Holds the beginning of a response as long as another backend could replace it,
-    /// at most for this long: an error, a stream until its first event, a complete
+    /// at most until this moment: an error, a stream until its first event, a complete
     /// body until its end.
     async fn hold(
         &self,
         stream: &mut ResponseStream,
         status: StatusCode,
         backend: &Backend,
-        left: Duration,
+        until: Instant,
         retry_state: &mut RetryState<'_>,
     ) -> Result<(), AttemptError> {
         let deadline = &mut *retry_state.deadline;
@@ -262,20 +261,20 @@ impl Forwarder {
             stream.hold_error(deadline).await;
         } else if stream.is_stream() {
             // The head is due with the first heartbeat.
-            let longest = self.sse_heartbeat.unwrap_or(left).min(left);
-            let in_time = stream.hold(deadline, longest).await;
+            let heartbeat = self.sse_heartbeat.map(|after| clock::now() + after);
+            let due = heartbeat.map_or(until, |at| at.min(until));
+            let in_time = stream.hold(deadline, due).await;
             if let Some(class) = stream.compressed_error()
                 && !backend.secrets().is_empty()
             {
                 return Err(AttemptError::compressed(class));
             }
             is_replaceable = stream.first() == FirstEvent::Pending;
-            if !in_time && longest == left && !deadline.request_is_over() {
+            if !in_time && due == until && !deadline.request_is_over() {
                 return Err(ExchangeError::Timeout.into());
             }
         } else {
-            let mut room = self.buffers.share();
-            is_replaceable = stream.hold_whole(deadline, left, &mut room).await;
+            is_replaceable = stream.hold_whole(deadline, until, &self.buffers).await;
             if stream.end() == Some(&StreamEnd::Complete) && !stream.is_whole() {
                 return Err(ExchangeError::Broken("the response is incomplete".to_owned()).into());
             }

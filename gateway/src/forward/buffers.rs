@@ -20,7 +20,6 @@ pub(crate) struct ResponseBuffers {
 /// The memory of one held response. Dropping it releases the memory.
 #[derive(Debug)]
 pub(super) struct BufferShare {
-    each: u64,
     left: Arc<AtomicU64>,
     taken: u64,
 }
@@ -34,29 +33,29 @@ impl ResponseBuffers {
         }
     }
 
-    pub(super) fn share(&self) -> BufferShare {
-        BufferShare {
-            each: self.each,
-            left: Arc::clone(&self.left),
-            taken: 0,
-        }
-    }
-}
-
-impl BufferShare {
     /// Whether a response of this length may be held.
     pub(super) fn fits(&self, length: u64) -> bool {
         length <= self.each
     }
 
-    /// Whether more than the `held` bytes may be held.
-    pub(super) fn grow(&mut self, held: usize) -> bool {
+    /// Whether more than the `held` bytes may be held. Takes the memory for them as
+    /// soon as they are not few.
+    pub(super) fn admits(&self, share: &mut Option<BufferShare>, held: usize) -> bool {
         let held = held as u64;
-        if held >= self.each {
-            return false;
+        if held < FREE.min(self.each) {
+            return true;
         }
-        let wanted = if held < FREE { 0 } else { held };
-        let more = wanted.saturating_sub(self.taken);
+        let share = share.get_or_insert_with(|| BufferShare {
+            left: Arc::clone(&self.left),
+            taken: 0,
+        });
+        held < self.each && share.grow(held)
+    }
+}
+
+impl BufferShare {
+    fn grow(&mut self, held: u64) -> bool {
+        let more = held.saturating_sub(self.taken);
         let taken = self
             .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -81,27 +80,25 @@ mod tests {
 
     #[test]
     fn responses_are_held_within_the_bounds() {
-        let none = ResponseBuffers::new(0).share();
-        assert!(!none.fits(1));
-        assert!(!ResponseBuffers::new(0).share().grow(0));
+        let none = ResponseBuffers::new(0);
+        assert!(!none.fits(1) && !none.admits(&mut None, 0));
         let buffers = ResponseBuffers::new(100 << 10);
-        let mut one = buffers.share();
-        assert!(one.fits(100 << 10) && !one.fits((100 << 10) + 1));
-        assert!(one.grow(0) && one.grow(99 << 10));
-        assert!(!one.grow(100 << 10));
-        let all: Vec<_> = (0..400)
-            .map(|_| {
-                let mut share = buffers.share();
-                let held = share.grow(99 << 10);
-                (share, held)
-            })
-            .collect();
-        let held = all.iter().filter(|(_, held)| *held).count();
-        // 256 times 100 KiB, of which the first has 99.
-        assert_eq!(held, (256 * 100) / 99 - 1);
-        let mut small = buffers.share();
-        assert!(small.grow(usize::try_from(FREE).unwrap() - 1));
-        drop((all, one));
-        assert!(buffers.share().grow(99 << 10));
+        assert!(buffers.fits(100 << 10) && !buffers.fits((100 << 10) + 1));
+        let mut few = None;
+        assert!(buffers.admits(&mut few, usize::try_from(FREE).unwrap() - 1));
+        assert!(few.is_none());
+        let mut all = Vec::new();
+        let held = (0..400).filter(|_| {
+            let mut share = None;
+            let admits = buffers.admits(&mut share, 99 << 10);
+            all.push(share);
+            admits
+        });
+        assert_eq!(held.count(), (256 * 100) / 99);
+        let mut one = None;
+        assert!(!buffers.admits(&mut one, 99 << 10));
+        drop(all);
+        assert!(buffers.admits(&mut one, 98 << 10) && buffers.admits(&mut one, 99 << 10));
+        assert!(!buffers.admits(&mut one, 100 << 10));
     }
 }

@@ -169,7 +169,7 @@ impl ForwardedResponse {
         {
             unfinished.log.record_first_event();
         }
-        let Some(end) = self.stream.end().cloned() else {
+        let Some(end) = self.stream.passed_end().cloned() else {
             return Poll::Ready(StreamStep::More);
         };
         // Held-back bytes have been sent together with the end.

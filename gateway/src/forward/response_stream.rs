@@ -1,6 +1,6 @@
 use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fastllm_wire::http1::Response;
 use fastllm_wire::{
@@ -8,11 +8,11 @@ use fastllm_wire::{
     StreamPosition, Usage,
 };
 
-use super::buffers::BufferShare;
+use super::buffers::{BufferShare, ResponseBuffers};
 use super::event_tap::EventTap;
 use super::idle_timer::{IdleTick, IdleTimeouts, IdleTimer};
 use crate::http::{Coding, is_json};
-use crate::runtime::Deadline;
+use crate::runtime::{Deadline, buffers, clock};
 use crate::upstream::Lease;
 
 /// A comment, which clients ignore: it shows proxies between gateway and client
@@ -31,6 +31,9 @@ compressed body, which is not forwarded\",\"type\":\"upstream_error\",\"param\":
 /// How many bytes of the beginning of a stream are held, so that an error in its
 /// first event can still cause a failover: comments, in practice.
 const HOLD_BYTES: usize = 64 << 10;
+
+/// The most held bytes that are passed on at once.
+const PART: usize = 64 << 10;
 
 /// How long the body of an error is held, so that its class is known.
 const ERROR_HOLD: Duration = Duration::from_secs(2);
@@ -76,6 +79,10 @@ pub(super) struct ResponseStream {
     lease: Option<Lease>,
     meter: UsageTap,
     held: Vec<u8>,
+    /// The number of held bytes that were passed on.
+    passed: usize,
+    /// The memory of the held bytes, unless they are few.
+    room: Option<BufferShare>,
     end: Option<StreamEnd>,
     idle_timer: IdleTimer,
 }
@@ -136,6 +143,8 @@ impl ResponseStream {
             lease: Some(lease),
             meter,
             held: Vec::new(),
+            passed: 0,
+            room: None,
             end: None,
             idle_timer: IdleTimer::new(timeouts),
         }
@@ -175,6 +184,11 @@ impl ResponseStream {
     /// How it ended, once it has. Held bytes may still be pending.
     pub(super) fn end(&self) -> Option<&StreamEnd> {
         self.end.as_ref()
+    }
+
+    /// How it ended, once all of it was passed on.
+    pub(super) fn passed_end(&self) -> Option<&StreamEnd> {
+        self.end().filter(|_| self.held.is_empty())
     }
 
     /// The kind of the first event of a stream; a normal event for other
@@ -275,11 +289,11 @@ impl ResponseStream {
         Some(piece.map_or(0, |tail| tail.estimated_tokens()))
     }
 
-    /// Waits until the kind of a stream's first event is known, for this long.
-    /// Returns whether the stream can be forwarded or has ended; otherwise nothing
-    /// of it has arrived in time.
-    pub(super) async fn hold(&mut self, deadline: &mut Deadline, limit: Duration) -> bool {
-        self.hold_while(deadline, limit, |stream, held| {
+    /// Waits until the kind of a stream's first event is known, at most until this
+    /// moment. Returns whether the stream can be forwarded or has ended; otherwise
+    /// nothing of it has arrived in time.
+    pub(super) async fn hold(&mut self, deadline: &mut Deadline, until: Instant) -> bool {
+        self.hold_while(deadline, until, |stream, held| {
             stream.first() == FirstEvent::Pending && held.len() < HOLD_BYTES
         })
         .await;
@@ -287,57 +301,69 @@ impl ResponseStream {
         is_full || self.end.is_some() || self.first() != FirstEvent::Pending
     }
 
-    /// Waits for the rest of a complete body, for this long, if it is JSON and has
-    /// room: until then, its backend can be replaced. Returns whether the body has
-    /// ended.
+    /// Waits for the rest of a complete body, at most until this moment, if it is
+    /// JSON and has room: its backend can be replaced meanwhile. Returns whether the
+    /// body has ended.
     pub(super) async fn hold_whole(
         &mut self,
         deadline: &mut Deadline,
-        limit: Duration,
-        room: &mut BufferShare,
+        until: Instant,
+        buffers: &ResponseBuffers,
     ) -> bool {
         let is_json = self.head().is_some_and(|head| is_json(head.fields()));
-        let fits = self.length().is_none_or(|length| room.fits(length));
+        let fits = self.length().is_none_or(|length| buffers.fits(length));
         if !matches!(self.meter, UsageTap::Whole(_)) || !is_json || !fits {
             return false;
         }
-        self.hold_while(deadline, limit, |_, held| room.grow(held.len()))
-            .await;
+        let mut room = None;
+        self.hold_while(deadline, until, |_, held| {
+            buffers.admits(&mut room, held.len())
+        })
+        .await;
+        self.room = room;
         self.end.is_some()
     }
 
     /// Waits for the body of an error, within limits; beyond them, its beginning
     /// has to do.
     pub(super) async fn hold_error(&mut self, deadline: &mut Deadline) {
-        self.hold_while(deadline, ERROR_HOLD, |_, held| {
+        self.hold_while(deadline, clock::now() + ERROR_HOLD, |_, held| {
             held.len() < ERROR_HOLD_BYTES
         })
         .await;
     }
 
-    /// Reads as long as `incomplete`, at most until the end or for this long.
+    /// Reads as long as `incomplete`, at most until the end or this moment.
     async fn hold_while(
         &mut self,
         deadline: &mut Deadline,
-        limit: Duration,
+        until: Instant,
         mut incomplete: impl FnMut(&Self, &[u8]) -> bool,
     ) {
-        let mut held = Vec::new();
-        let mut poll_known = |cx: &mut Context<'_>| {
+        let mut held = buffers::take();
+        deadline.arm_from(until, Duration::ZERO);
+        let known = poll_fn(|cx| {
             while self.end.is_none() && incomplete(self, &held) {
                 ready!(self.poll_read(cx, &mut held));
             }
             Poll::Ready(())
-        };
-        // A response that has arrived with its head needs no timer.
-        let at_once = poll_fn(|cx| Poll::Ready(poll_known(cx).is_ready()));
-        if !at_once.await {
-            deadline.arm(limit);
-            // The timeout is one of the limits.
-            let _in_time = deadline.before(poll_fn(poll_known)).await;
-            deadline.disarm();
-        }
+        });
+        // The timeout is one of the limits.
+        let _in_time = deadline.before(known).await;
+        deadline.disarm();
         self.held = held;
+    }
+
+    /// Passes on a part of the held bytes, and releases their memory at the end.
+    fn pass_held(&mut self, out: &mut Vec<u8>) {
+        let part = self.held.get(self.passed..).unwrap_or_default();
+        let part = part.get(..PART).unwrap_or(part);
+        out.extend_from_slice(part);
+        self.passed += part.len();
+        if self.passed == self.held.len() {
+            buffers::recycle(std::mem::take(&mut self.held));
+            self.room = None;
+        }
     }
 
     /// Adds the bytes of one read to `out`, or records the end. Must not be
@@ -349,7 +375,7 @@ impl ResponseStream {
         out: &mut Vec<u8>,
     ) -> Poll<()> {
         if !self.held.is_empty() {
-            out.append(&mut std::mem::take(&mut self.held));
+            self.pass_held(out);
             return Poll::Ready(());
         }
         if self.end.is_some() {

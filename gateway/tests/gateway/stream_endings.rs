@@ -1,7 +1,9 @@
 //! Which streams are complete, by endpoint: the others end with an error event,
 //! however their body ends.
 
-use crate::support::{KEY, Options, Step, TestGateway, Upstream, events, post};
+use crate::support::{
+    KEY, Options, Step, TestGateway, Upstream, chat, events, json_response, post,
+};
 
 const TEXT: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
@@ -271,4 +273,25 @@ async fn a_stream_that_ends_after_the_role_fails_over() {
         let reply = gateway.send(&request(CHAT, "")).await;
         assert_eq!((reply.status, reply.text()), (200, good.clone()), "{end:?}");
     }
+}
+
+/// Held until its end, a response passes on in parts, and unchanged.
+#[tokio::test]
+async fn a_large_response_is_held_and_forwarded_unchanged() {
+    let body = format!(
+        "{{\"choices\":[],\"text\":\"{}\"}}",
+        "0123456789".repeat(90_000)
+    );
+    let upstream = Upstream::start([
+        json_response("200 OK", &body),
+        json_response("200 OK", "{}"),
+    ])
+    .await;
+    let gateway = TestGateway::start(&[&upstream]).await;
+    let mut client = gateway.client().await;
+    let plain = chat("{\"model\":\"small\"}");
+    let reply = client.send(&plain).await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.text() == body);
+    assert_eq!(client.send(&plain).await.text(), "{}");
 }
