@@ -42,7 +42,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions, Postgres};
 use sqlx::{Connection, PgConnection, PgPool, PgTransaction, SqlStr, Transaction};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 pub(crate) use change::{Actor, AuditEntry, Change};
 pub(crate) use error::{DbError, Failure, Outage};
@@ -55,6 +55,8 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long opening a connection may take before it is checked whether the database
 /// refuses connections.
 const CONNECT_CHECK: Duration = Duration::from_millis(50);
+/// How long a database that accepted a connection is not checked again.
+const ACCEPTED: Duration = Duration::from_secs(1);
 /// How long a connection may take to finish an abandoned query before it is closed:
 /// connections to a silent peer must not exhaust the pool.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -88,8 +90,9 @@ pub(crate) struct PoolSizes {
 pub(crate) struct Db {
     options: PgConnectOptions,
     pool: PgPool,
-    /// Held while it is checked whether the database refuses connections.
-    checking: Arc<Mutex<()>>,
+    /// When the database last accepted a connection although the pool did not get one
+    /// in time. Held while that is checked.
+    accepted: Arc<Mutex<Option<Instant>>>,
 }
 
 /// The requested part of a list.
@@ -171,13 +174,14 @@ impl Db {
         Self {
             pool: pool.connect_lazy_with(options.clone()),
             options,
-            checking: Arc::default(),
+            accepted: Arc::default(),
         }
     }
 
     /// A connection of the pool, for transactions only: behind a transaction pooler, each
-    /// statement outside of one may use another server connection. Fails at once while the database refuses connections;
-    /// the pool itself would try again until its timeout.
+    /// statement outside of one may use another server connection. Fails at once while
+    /// the database refuses connections; the pool itself would try again until its
+    /// timeout.
     async fn acquire(&self) -> Result<PoolConnection<Postgres>, DbError> {
         tokio::select! {
             biased;
@@ -211,16 +215,20 @@ impl Db {
         let mut pause = CONNECT_CHECK;
         loop {
             sleep(pause).await;
-            let checking = self.checking.lock().await;
+            pause *= 2;
+            let mut accepted = self.accepted.lock().await;
+            // Requests that wait for a busy pool must not open connections as well.
+            if accepted.is_some_and(|at| at.elapsed() < ACCEPTED) {
+                continue;
+            }
             match self.connect().await {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    *accepted = None;
                     return error.into();
                 }
                 // The pool is busy, or the connection fails in another way.
-                Ok(()) | Err(_) => {}
+                Ok(()) | Err(_) => *accepted = Some(Instant::now()),
             }
-            drop(checking);
-            pause *= 2;
         }
     }
 

@@ -145,9 +145,10 @@ impl Watcher {
             let after = state::server_process(&mut *listener).await?;
             if before != after || before == of_other {
                 self.pooled.store(true, Ordering::Relaxed);
+                return Ok(true);
             }
         }
-        Ok(self.pooled.load(Ordering::Relaxed))
+        Ok(false)
     }
 
     /// Returns when the listener is lost or misses a notification.

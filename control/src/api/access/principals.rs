@@ -358,7 +358,7 @@ async fn set_password(
     let hash = app.passwords.hash(slot, password).await?;
     let mut change = caller.begin_change().await?;
     if id != change.caller() {
-        change.require(Permission::PasswordSet).await?;
+        change.require(Permission::PasswordSet)?;
     }
     change.require_all_of(id).await?;
     let ended = principals::set_password(change.connection(), id, &hash)

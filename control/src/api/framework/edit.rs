@@ -5,6 +5,7 @@ use super::audit_detail::AuditDetail;
 use super::error::{ApiError, ErrorCode};
 use super::permission::Permission;
 use crate::app::AppState;
+use crate::db::sessions::SessionRow;
 use crate::db::{Change, principals};
 
 /// A change of the configuration in progress, on behalf of the caller of a request.
@@ -12,15 +13,15 @@ use crate::db::{Change, principals};
 pub(crate) struct Edit {
     app: AppState,
     change: Change,
-    caller: i64,
+    session: SessionRow,
 }
 
 impl Edit {
-    pub(super) fn new(app: AppState, change: Change, caller: i64) -> Self {
+    pub(super) fn new(app: AppState, change: Change, session: SessionRow) -> Self {
         Self {
             app,
             change,
-            caller,
+            session,
         }
     }
 
@@ -30,7 +31,7 @@ impl Edit {
 
     /// The ID of the principal on whose behalf the change is made.
     pub(crate) fn caller(&self) -> i64 {
-        self.caller
+        self.session.principal_id
     }
 
     /// Rejects a change that gives permissions which the caller does not have, so that
@@ -40,7 +41,8 @@ impl Edit {
         &mut self,
         given: &[(String, String)],
     ) -> Result<(), ApiError> {
-        let held = principals::permissions(self.change.connection(), self.caller).await?;
+        let caller = self.caller();
+        let held = principals::permissions(self.change.connection(), caller).await?;
         let missing = given.iter().find(|(verb, on)| !is_held(&held, verb, on));
         match missing {
             Some((verb, resource)) => Err(ApiError::new(
@@ -54,7 +56,7 @@ impl Edit {
     /// Rejects a change that gives access as another principal, unless the caller has
     /// all permissions of that principal.
     pub(crate) async fn require_all_of(&mut self, principal: i64) -> Result<(), ApiError> {
-        if principal == self.caller {
+        if principal == self.caller() {
             return Ok(());
         }
         let given = principals::permissions(self.change.connection(), principal).await?;
@@ -63,13 +65,8 @@ impl Edit {
 
     /// Rejects the change unless the caller has this permission, in addition to that of
     /// the route.
-    pub(crate) async fn require(&mut self, permission: Permission) -> Result<(), ApiError> {
-        let held = principals::permissions(self.change.connection(), self.caller).await?;
-        let name = permission.name();
-        if held.iter().any(|(verb, _)| verb == name) {
-            return Ok(());
-        }
-        Err(ApiError::permission_denied(name))
+    pub(crate) fn require(&self, permission: Permission) -> Result<(), ApiError> {
+        permission.check(&self.session)
     }
 
     /// Commits the change with its audit record and publishes it; the response has no

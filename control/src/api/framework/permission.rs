@@ -53,6 +53,20 @@ impl Permission {
             Self::PasswordSet => "password:set",
         }
     }
+
+    /// Rejects a session whose principal lacks the permission.
+    pub(super) fn check(self, session: &SessionRow) -> Result<(), ApiError> {
+        let permission = self.name();
+        if session.verbs.iter().any(|granted| granted == permission) {
+            return Ok(());
+        }
+        tracing::info!(
+            principal = session.principal_id,
+            permission,
+            "permission denied"
+        );
+        Err(ApiError::permission_denied(permission))
+    }
 }
 
 /// The authenticated sender of a request, who has the required permission.
@@ -75,7 +89,7 @@ impl Caller {
         let Self { app, actor, claim } = self;
         let mut change = Change::begin(&app.db.admin, actor).await?;
         let session = claim.check(change.connection()).await?;
-        Ok(Edit::new(app, change, session.principal_id))
+        Ok(Edit::new(app, change, session))
     }
 }
 
@@ -96,15 +110,7 @@ impl Claim {
         let session = sessions::find(connection, &self.token_hash)
             .await?
             .ok_or_else(unauthenticated)?;
-        let permission = self.permission.name();
-        if !session.verbs.iter().any(|granted| granted == permission) {
-            tracing::info!(
-                principal = session.principal_id,
-                permission,
-                "permission denied"
-            );
-            return Err(ApiError::permission_denied(permission));
-        }
+        self.permission.check(&session)?;
         Ok(session)
     }
 }

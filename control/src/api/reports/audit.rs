@@ -7,6 +7,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::report;
 use crate::api::framework::fields::view;
 use crate::api::framework::{ApiError, Permission, Query, checks, page, require_permission};
 use crate::app::AppState;
@@ -82,14 +83,10 @@ async fn list(
         target,
         since,
     };
-    let mut report = app
-        .db
-        .reports
-        .begin_report()
-        .await
-        .map_err(ApiError::of_report)?;
-    let rows = audit::list(&mut report, &filter, page).await;
-    let rows = rows.map_err(ApiError::of_report)?;
+    let rows = report(&app, async |connection| {
+        audit::list(connection, &filter, page).await
+    })
+    .await?;
     let rows = rows.into_iter().map(|row| (row.id, AuditView::from(row)));
     Ok(page::respond(&uri, page, "before", rows))
 }

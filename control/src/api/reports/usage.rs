@@ -8,6 +8,7 @@ use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::report;
 use crate::api::framework::fields::view;
 use crate::api::framework::{ApiError, Json, Permission, Query, checks, page, require_permission};
 use crate::app::AppState;
@@ -134,14 +135,10 @@ async fn events(
         model,
         metadata: metadata.as_deref().map(members).transpose()?,
     };
-    let mut report = app
-        .db
-        .reports
-        .begin_report()
-        .await
-        .map_err(ApiError::of_report)?;
-    let rows = usage::list(&mut report, &filter, page).await;
-    let rows = rows.map_err(ApiError::of_report)?;
+    let rows = report(&app, async |connection| {
+        usage::list(connection, &filter, page).await
+    })
+    .await?;
     let rows = rows
         .into_iter()
         .map(|row| (row.id, UsageEventView::from(row)));
@@ -223,14 +220,10 @@ async fn totals(
     {
         return Err(ApiError::invalid("until", "until must be after since"));
     }
-    let mut report = app
-        .db
-        .reports
-        .begin_report()
-        .await
-        .map_err(ApiError::of_report)?;
-    let rows = usage::totals(&mut report, &grouping, since, until, page.limit).await;
-    let rows = rows.map_err(ApiError::of_report)?;
+    let rows = report(&app, async |connection| {
+        usage::totals(connection, &grouping, since, until, page.limit).await
+    })
+    .await?;
     Ok(Json(rows.into_iter().map(UsageTotalView::from).collect()))
 }
 
