@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use fastllm_contract::{LimitsState, Micros, ModelName, ModelPrices, Prices, UsageEvent};
+use fastllm_contract::{Micros, Prices, UsageEvent};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -352,18 +352,11 @@ async fn assert_reserved_money(path: &str, headers: &str, body: &str, wanted: u6
     described.tokens_total = None;
     described.cost_total_micros = Some(Micros(1_000_000));
     let control = Control::start(snapshot(&limited(&upstream, None, Some(described)))).await;
-    control.set_limits_state(LimitsState {
-        replicas: 1,
-        prices: vec![ModelPrices {
-            model: ModelName::new("small").unwrap(),
-            prices: Prices {
-                image_price: Some(Micros(40_000)),
-                input_price_per_mchar: Some(Micros(15_000_000)),
-                audio_price_per_minute: Some(Micros(6_000)),
-                ..Prices::default()
-            },
-        }],
-        budgets: Vec::new(),
+    control.set_prices(Prices {
+        image_price: Some(Micros(40_000)),
+        input_price_per_mchar: Some(Micros(15_000_000)),
+        audio_price_per_minute: Some(Micros(6_000)),
+        ..Prices::default()
     });
     let gateway = TestGateway::with_control(control, frequent_reports());
     gateway.until_ready().await;

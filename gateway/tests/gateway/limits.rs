@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 
 use fastllm_contract::{
     Budget, BudgetId, BudgetShare, BudgetState, Grant, LimitReport, LimitReportReply, Limits,
-    LimitsState, Micros, ModelName, ModelPrices, Prices, PrincipalId, RefusalKind, Subject,
-    Timestamp, Tokens, WindowLength,
+    LimitsState, Micros, Prices, PrincipalId, RefusalKind, Subject, Timestamp, Tokens,
+    WindowLength,
 };
 use serde_json::Value;
 
@@ -338,17 +338,10 @@ async fn money_is_computed_with_the_prices_from_control() {
     described.tokens_total = None;
     described.cost_total_micros = Some(Micros(100));
     let control = Control::start(snapshot(&limited(&upstream, None, Some(described)))).await;
-    control.set_limits_state(LimitsState {
-        replicas: 1,
-        prices: vec![ModelPrices {
-            model: ModelName::new("small").unwrap(),
-            prices: Prices {
-                input_price_per_mtok: Some(Micros(2_000_000)),
-                output_price_per_mtok: Some(Micros(6_000_000)),
-                ..Prices::default()
-            },
-        }],
-        budgets: Vec::new(),
+    control.set_prices(Prices {
+        input_price_per_mtok: Some(Micros(2_000_000)),
+        output_price_per_mtok: Some(Micros(6_000_000)),
+        ..Prices::default()
     });
     let gateway = TestGateway::with_control(control, Options::default());
     gateway.until_ready().await;
@@ -373,17 +366,10 @@ async fn usage_batches_contain_what_was_settled_of_budgets() {
     let mut described = budget(1000);
     described.cost_total_micros = Some(Micros(1000));
     let control = Control::start(snapshot(&limited(&upstream, None, Some(described)))).await;
-    control.set_limits_state(LimitsState {
-        replicas: 1,
-        prices: vec![ModelPrices {
-            model: ModelName::new("small").unwrap(),
-            prices: Prices {
-                input_price_per_mtok: Some(Micros(2_000_000)),
-                output_price_per_mtok: Some(Micros(6_000_000)),
-                ..Prices::default()
-            },
-        }],
-        budgets: Vec::new(),
+    control.set_prices(Prices {
+        input_price_per_mtok: Some(Micros(2_000_000)),
+        output_price_per_mtok: Some(Micros(6_000_000)),
+        ..Prices::default()
     });
     let mut gateway = TestGateway::with_control(control, frequent_reports());
     gateway.until_ready().await;

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fastllm_contract::{
-    HealthReport, LimitReport, LimitReportReply, LimitsState, Snapshot, UsageBatch,
+    HealthReport, LimitReport, LimitReportReply, LimitsState, ModelName, ModelPrices, Prices,
+    Snapshot, UsageBatch,
 };
 use parking_lot::Mutex;
 use tokio::io::AsyncWriteExt;
@@ -130,6 +131,18 @@ impl Control {
     }
 
     /// Sets the limits state served from now on.
+    /// Sets the prices of `small` for one gateway.
+    pub(crate) fn set_prices(&self, prices: Prices) {
+        self.set_limits_state(LimitsState {
+            replicas: 1,
+            prices: vec![ModelPrices {
+                model: ModelName::new("small").unwrap(),
+                prices,
+            }],
+            budgets: Vec::new(),
+        });
+    }
+
     pub(crate) fn set_limits_state(&self, limits_state: LimitsState) {
         *self.state.limits_state.lock() = Some(limits_state);
     }
