@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use fastllm_crds::{FastllmProxy, FastllmProxyStatus, Reason};
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
@@ -18,6 +17,7 @@ use crate::build::Object;
 use crate::error::{CallError, call};
 use crate::metrics::Metrics;
 use crate::names::{Component, FIELD_MANAGER, Ownership, ownership};
+use crate::object::NamespacedObject;
 use crate::observe::{Caches, Children, Observed};
 use crate::plan::{Plan, Precondition, Step};
 use crate::problem::{Problem, ProblemScope};
@@ -189,19 +189,12 @@ impl ApiServer {
         }
     }
 
-    async fn apply_as<K>(
+    async fn apply_as<K: NamespacedObject>(
         &self,
         proxy: &FastllmProxy,
         object: &Object,
         precondition: &Precondition,
-    ) -> Result<K, ApplyError>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned
-            + Send,
-    {
+    ) -> Result<K, ApplyError> {
         let api: Api<K> =
             Api::namespaced(self.client.clone(), &proxy.namespace().unwrap_or_default());
         let mut body = object.to_json();
@@ -244,18 +237,11 @@ impl ApiServer {
         written.await.map(drop)
     }
 
-    async fn patch_status<K>(
+    async fn patch_status<K: NamespacedObject>(
         &self,
         meta: &ObjectMeta,
         status: &FastllmProxyStatus,
-    ) -> Result<K, CallError>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned
-            + Send,
-    {
+    ) -> Result<K, CallError> {
         let namespace = meta.namespace.as_deref().unwrap_or_default();
         let name = meta.name.as_deref().unwrap_or_default();
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);

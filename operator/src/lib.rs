@@ -20,6 +20,7 @@ pub mod health;
 pub mod lease;
 pub mod metrics;
 pub mod names;
+pub mod object;
 pub mod observe;
 pub mod pacing;
 pub mod plan;

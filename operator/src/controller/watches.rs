@@ -13,12 +13,12 @@ use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{self, watcher};
 use kube::runtime::{Predicate as _, PredicateConfig, WatchStreamExt as _, predicates};
 use kube::{Client, Resource, ResourceExt as _};
-use serde::de::DeserializeOwned;
 
 use crate::definition;
 use crate::error::Chain;
 use crate::metrics::Metrics;
 use crate::names::{FIELD_MANAGER, INSTANCE, MANAGED_BY};
+use crate::object::NamespacedObject;
 use crate::secrets::required_references;
 use crate::stored::{StoredProxy, UndecodableProxies};
 
@@ -54,16 +54,11 @@ impl Watches<'_> {
         }
     }
 
-    fn watch<K>(&self, writer: Writer<K>, config: watcher::Config) -> BoxStream<'static, K>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned
-            + Send
-            + Sync
-            + 'static,
-    {
+    fn watch<K: NamespacedObject>(
+        &self,
+        writer: Writer<K>,
+        config: watcher::Config,
+    ) -> BoxStream<'static, K> {
         // The managed fields are unused and make up half of an object.
         let events = watcher(self.api::<K>(), config)
             .modify(|object| object.meta_mut().managed_fields = None);
@@ -127,16 +122,7 @@ impl Watches<'_> {
 
     /// Objects with the operator's label. Each triggers the resource that its
     /// instance label names.
-    pub(super) fn children<K>(&self) -> (Store<K>, Trigger)
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + DeserializeOwned
-            + Send
-            + Sync
-            + 'static,
-    {
+    pub(super) fn children<K: NamespacedObject>(&self) -> (Store<K>, Trigger) {
         let (store, writer) = reflector::store::<K>();
         let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={FIELD_MANAGER}"));
         let stream = self.watch(writer, ours).filter_map(|child| {
