@@ -125,7 +125,7 @@ identifiers! {
         Reconciling,
         /// The operator cannot proceed without a change by the user.
         Stalled,
-        /// At least one gateway pod is ready.
+        /// At least one ready gateway pod is an endpoint of the gateway's Service.
         Available,
         /// Every required Secret value exists and is valid.
         SecretsResolved,
@@ -157,6 +157,18 @@ identifiers! {
         EncryptionKeyChanged,
         /// A node cannot pull the image.
         ImagePullFailed,
+        /// A container of a new pod cannot be created, as with a missing `ConfigMap`.
+        CreateContainerError,
+        /// A container of a new pod exits repeatedly.
+        CrashLoopBackOff,
+        /// A container of a new pod exceeds its memory limit repeatedly.
+        OOMKilled,
+        /// No node is suitable for a new pod.
+        Unschedulable,
+        /// New pods cannot be created, as when a quota is exceeded.
+        ReplicaFailure,
+        /// The control plane cannot use its database.
+        DatabaseUnavailable,
         /// A rollout exceeded its progress deadline.
         ProgressDeadlineExceeded,
         /// An object with the same name has another owner.
@@ -177,6 +189,8 @@ identifiers! {
         Bootstrapping,
         /// The resource is paused.
         Paused,
+        /// The gateway's Service has no ready endpoints, although pods are ready.
+        NoEndpoints,
         /// The gateway serves no models.
         NoModels,
         /// All desired pods are ready.

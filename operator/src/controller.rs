@@ -1,7 +1,7 @@
 //! The controller: its triggers, and the reconciliation of one resource.
 
 mod definition;
-mod models;
+mod probes;
 mod undecodable;
 mod watches;
 
@@ -15,9 +15,6 @@ use fastllm_process::back_off::{self, BackOff, Jitter};
 use futures_util::StreamExt as _;
 use futures_util::stream::SelectAll;
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
 use kube::runtime::controller::{Action, Config as Concurrency, applier};
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -32,14 +29,14 @@ use crate::events;
 use crate::health::Liveness;
 use crate::metrics::Metrics;
 use crate::names::{Component, FIELD_MANAGER};
-use crate::observe::{Caches, ModelsProbe, MutationCache, SecretReader, gather};
+use crate::observe::{Caches, PlaneProbe, gather};
 use crate::pacing::Pacer;
 use crate::plan::{ApplyReason, Obstacle, Plan, Step, bootstrapped, plan};
 use crate::problem::Problem;
 use crate::status::{self, ReconcileOutcome};
 use crate::stored::UndecodableProxies;
 
-use models::ReportedModels;
+use probes::KnownReports;
 use watches::{Trigger, Watches};
 
 /// Maximum number of concurrent reconciliations.
@@ -76,7 +73,7 @@ struct Reconciler<P> {
     caches: Arc<Caches>,
     undecodable: Arc<UndecodableProxies>,
     definition: Arc<DefinitionCheck>,
-    reported_models: ReportedModels,
+    reports: KnownReports,
     pacer: Pacer,
     health: Arc<Liveness>,
     api: ApiServer,
@@ -114,7 +111,7 @@ impl Requeue {
     }
 }
 
-impl<P: ModelsProbe> Controller<P> {
+impl<P: PlaneProbe> Controller<P> {
     /// Creates the watches and the reconciler.
     #[must_use]
     pub fn new(config: Config<'_>, client: &Client, probe: P, metrics: &Arc<Metrics>) -> Self {
@@ -127,31 +124,9 @@ impl<P: ModelsProbe> Controller<P> {
             namespace,
             metrics,
         };
-        let mut triggers = SelectAll::new();
         let undecodable = Arc::default();
-        let (proxies, stream) = watches.resources(&undecodable);
-        triggers.push(stream);
-        let (deployments, stream) = watches.children::<Deployment>();
-        triggers.push(stream);
-        let (services, stream) = watches.children::<Service>();
-        triggers.push(stream);
-        let (accounts, stream) = watches.children::<ServiceAccount>();
-        triggers.push(stream);
-        let (jobs, stream) = watches.children::<Job>();
-        triggers.push(stream);
-        let (pods, stream) = watches.children::<Pod>();
-        triggers.push(stream);
-        let (secrets, stream) = watches.secrets(proxies.clone());
-        triggers.push(stream);
-        let caches = Arc::new(Caches {
-            proxies: MutationCache::new(proxies),
-            deployments: MutationCache::new(deployments),
-            services: MutationCache::new(services),
-            accounts: MutationCache::new(accounts),
-            jobs: MutationCache::new(jobs),
-            pods,
-            secrets: SecretReader::new(client.clone(), secrets),
-        });
+        let (caches, mut triggers) = watches.start(&undecodable);
+        let caches = Arc::new(caches);
         let reporter = Reporter {
             controller: FIELD_MANAGER.to_owned(),
             instance: Some(instance.to_owned()),
@@ -161,7 +136,7 @@ impl<P: ModelsProbe> Controller<P> {
             caches,
             undecodable,
             definition: Arc::new(DefinitionCheck::new(client.clone(), Arc::clone(metrics))),
-            reported_models: ReportedModels::default(),
+            reports: KnownReports::default(),
             pacer: Pacer::default(),
             health: Arc::default(),
             probe,
@@ -170,7 +145,7 @@ impl<P: ModelsProbe> Controller<P> {
             failures: Mutex::default(),
         };
         let reconciler = Arc::new(reconciler);
-        triggers.push(models::changes(Arc::clone(&reconciler)));
+        triggers.push(probes::changes(Arc::clone(&reconciler)));
         triggers.push(definition::changes(Arc::clone(&reconciler)));
         Self {
             reconciler,
@@ -248,10 +223,12 @@ async fn wait_until_synced(caches: &Caches) {
     let _ = caches.accounts.store().wait_until_ready().await;
     let _ = caches.jobs.store().wait_until_ready().await;
     let _ = caches.pods.wait_until_ready().await;
+    let _ = caches.endpoints.wait_until_ready().await;
+    let _ = caches.autoscalers.wait_until_ready().await;
     let _ = caches.secrets.metadata().wait_until_ready().await;
 }
 
-impl<P: ModelsProbe> Reconciler<P> {
+impl<P: PlaneProbe> Reconciler<P> {
     /// Reconciles a resource and schedules its next reconciliation.
     async fn reconcile(&self, proxy: &FastllmProxy) -> Action {
         wait_until_synced(&self.caches).await;
@@ -280,7 +257,7 @@ impl<P: ModelsProbe> Reconciler<P> {
         let bootstrapped = bootstrapped(proxy, job.as_deref());
         let mut observed = gather(&self.caches, &self.probe, proxy, bootstrapped).await;
         observed.missing_fields = self.definition.missing_fields();
-        self.reported_models.record(proxy, &observed.models);
+        self.reports.record(proxy, &observed.reports);
         let mut plan = plan(proxy, &observed);
         let queued = self.pace(proxy, &mut plan).is_err();
         let applied = apply::execute(&self.api, proxy, &plan, &observed).await;

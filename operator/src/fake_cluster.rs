@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use fastllm_crds::{Bootstrap, FastllmProxy, FastllmProxySpec, FastllmProxyStatus, SecretKeyRef};
+use fastllm_crds::{
+    Bootstrap, FastllmProxy, FastllmProxySpec, FastllmProxyStatus, Reason, SecretKeyRef,
+};
 use futures_util::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus};
@@ -16,7 +18,8 @@ use crate::build::Object;
 use crate::error::CallError;
 use crate::names::{Component, ObjectKey};
 use crate::observe::{
-    Children, Observed, PodView, ReadFailure, ReadOutcome, content_hash, image_of, template_hash,
+    Children, Observed, PodFailure, PodReports, PodView, ReadOutcome, content_hash, image_of,
+    template_hash,
 };
 use crate::plan::{Plan, Precondition, bootstrapped, plan};
 use crate::secrets::{SecretData, SecretValue, required_references};
@@ -52,6 +55,14 @@ pub(crate) fn proxy() -> FastllmProxy {
     proxy
 }
 
+/// The failure to pull an image.
+pub(crate) fn pull_failure(image: &str) -> PodFailure {
+    PodFailure {
+        reason: Reason::ImagePullFailed,
+        message: format!("cannot pull image {image:?}"),
+    }
+}
+
 /// The Secrets that the resource references.
 pub(crate) fn secrets() -> BTreeMap<String, SecretData> {
     let one = |key: &str, value: &str| {
@@ -77,7 +88,11 @@ fn deployment_key(deployment: &Deployment) -> ObjectKey {
 pub(crate) struct FakeCluster {
     pub(crate) proxy: FastllmProxy,
     pub(crate) secrets: BTreeMap<String, SecretData>,
-    pub(crate) models: ReadOutcome<usize>,
+    pub(crate) reports: PodReports,
+    /// The names of the autoscalers of the planes' Deployments.
+    pub(crate) autoscalers: BTreeMap<Component, String>,
+    /// Whether the gateway's Service selects no pods.
+    pub(crate) selects_nothing: bool,
     pub(crate) pods: Vec<PodView>,
     pub(crate) children: Children,
     pub(crate) now: i64,
@@ -96,7 +111,9 @@ impl FakeCluster {
         Self {
             proxy: proxy(),
             secrets: secrets(),
-            models: ReadOutcome::Unknown(ReadFailure::Failed("no gateway pod is ready")),
+            reports: PodReports::default(),
+            autoscalers: BTreeMap::new(),
+            selects_nothing: false,
             pods: Vec::new(),
             children: Children::default(),
             now: 1_800_000_000,
@@ -156,8 +173,22 @@ impl FakeCluster {
             unmodified,
             pods: self.pods.clone(),
             secrets,
-            models: self.models.clone(),
+            reports: self.reports.clone(),
+            autoscalers: self.autoscalers.clone(),
+            endpoints: self.endpoints(),
             ..Observed::default()
+        }
+    }
+
+    fn endpoints(&self) -> usize {
+        let serving = self
+            .pods
+            .iter()
+            .filter(|p| p.component == Component::Gateway && p.ready && !p.terminating);
+        if self.selects_nothing {
+            0
+        } else {
+            serving.count()
         }
     }
 
@@ -259,10 +290,11 @@ impl FakeCluster {
                 image: image.clone(),
                 ready: false,
                 terminating: false,
-                pull_failed: image.contains("missing"),
+                overdue: false,
+                failure: image.contains("missing").then(|| pull_failure(&image)),
                 ip: Some("127.0.0.1".to_owned()),
             });
-        } else if let Some(i) = unready(&new).filter(|i| !self.pods[*i].pull_failed) {
+        } else if let Some(i) = unready(&new).filter(|i| self.pods[*i].failure.is_none()) {
             self.pods[i].ready = true;
         }
         let count = |test: &dyn Fn(&PodView) -> bool| {
@@ -331,6 +363,14 @@ impl FakeCluster {
             _ => (format!("uid-{serial}"), 1),
         };
         let status = live.and_then(|l| l.status.clone());
+        // A field that is not applied keeps the value of its other manager.
+        if let (Object::Deployment(desired), Some(live)) = (&mut object, live)
+            && desired.spec.replicas.is_none()
+        {
+            desired.spec.replicas = live.spec.replicas;
+            let managers = live.metadata.managed_fields.clone();
+            desired.metadata.managed_fields = managers;
+        }
         object.metadata_mut().uid = Some(uid);
         object.metadata_mut().generation = Some(generation);
         if let Object::Deployment(deployment) = &mut object {

@@ -26,6 +26,8 @@ pub mod pacing;
 pub mod plan;
 pub mod preflight;
 pub mod problem;
+pub mod redactor;
+pub mod scaling;
 pub mod secrets;
 pub mod serve;
 pub mod status;

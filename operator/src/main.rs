@@ -12,7 +12,7 @@ use fastllm_operator::controller::{self, Controller};
 use fastllm_operator::error::OperatorError;
 use fastllm_operator::lease::{self, Candidate};
 use fastllm_operator::metrics::Metrics;
-use fastllm_operator::observe::HttpModelsProbe;
+use fastllm_operator::observe::HttpPlaneProbe;
 use fastllm_operator::serve::{self, Leader, ServerState};
 use fastllm_operator::tasks::Tasks;
 use fastllm_process::{logging, signals};
@@ -88,7 +88,7 @@ async fn run(config: &RunConfig) -> anyhow::Result<()> {
         metrics.set_leader(true);
     }
 
-    let probe = HttpModelsProbe::new().map_err(OperatorError::Http)?;
+    let probe = HttpPlaneProbe::new().map_err(OperatorError::Http)?;
     let controller = controller::Config {
         namespace: config.namespace.as_deref().filter(|n| !n.is_empty()),
         instance: &config.pod_name,

@@ -1,6 +1,7 @@
 //! Names, labels, annotations and ports of the objects of a resource.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use fastllm_crds::FastllmProxy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -35,9 +36,9 @@ pub const RESTART_AT: &str = "fastllm.io/restart-at";
 pub const ADOPT: &str = "fastllm.io/adopt";
 
 /// Port of the admin API and of `/snapshot`.
-pub const ADMIN_PORT: i32 = 4001;
+pub const ADMIN_PORT: u16 = 4001;
 /// Port of the API that clients call.
-pub const PUBLIC_PORT: i32 = 4000;
+pub const PUBLIC_PORT: u16 = 4000;
 /// Port of the gateway's probes, metrics and the detailed `/health`.
 pub const STATUS_PORT: u16 = 4002;
 
@@ -50,6 +51,16 @@ pub enum Component {
     Gateway,
     /// The Job that creates the bootstrap admin.
     Bootstrap,
+}
+
+impl fmt::Display for Component {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Control => "control plane",
+            Self::Gateway => "gateway",
+            Self::Bootstrap => "bootstrap admin",
+        })
+    }
 }
 
 impl Component {
@@ -76,6 +87,12 @@ impl Component {
     #[must_use]
     pub fn object_name(self, resource: &str) -> String {
         format!("{resource}-{}", self.suffix())
+    }
+
+    /// Name of the resource whose object of this component has this name.
+    #[must_use]
+    pub fn resource_name(self, object: &str) -> Option<&str> {
+        object.strip_suffix(self.suffix())?.strip_suffix('-')
     }
 
     /// The component with this label value.

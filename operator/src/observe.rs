@@ -1,9 +1,9 @@
 //! The observed state of the cluster.
 
 mod gather;
-mod models;
 mod mutation_cache;
 mod pods;
+mod probe;
 mod rollout;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,16 +15,16 @@ use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
 use kube::Resource;
 
-use crate::names::{ObjectKey, Ownership, ownership};
+use crate::names::{Component, ObjectKey, Ownership, ownership};
 use crate::secrets::SecretData;
 
 pub use gather::{Caches, SecretReader, gather};
-pub use models::{HttpModelsProbe, ModelsProbe};
 pub use mutation_cache::MutationCache;
 #[cfg(test)]
 pub(crate) use mutation_cache::content_hash;
-pub use pods::PodView;
-pub use rollout::{Rollout, image_of, template_hash};
+pub use pods::{PodFailure, PodView};
+pub use probe::{HttpPlaneProbe, PlaneProbe};
+pub use rollout::{Rollout, creation_failure, image_of, template_hash};
 
 /// The outcome of a read that can fail. `Unknown` causes neither deletions nor writes.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -116,8 +116,26 @@ impl Children {
     }
 }
 
+/// What the planes' pods report about themselves.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PodReports {
+    /// Number of models that a ready gateway pod serves.
+    pub models: ReadOutcome<usize>,
+    /// Why a control plane's pod that is not ready cannot use its database.
+    pub database_problem: Option<String>,
+}
+
+impl Default for PodReports {
+    fn default() -> Self {
+        Self {
+            models: ReadOutcome::Unknown(ReadFailure::Failed("no gateway pod is ready")),
+            database_problem: None,
+        }
+    }
+}
+
 /// Everything that a plan depends on.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// The objects with the resource's names.
     pub children: Children,
@@ -126,23 +144,14 @@ pub struct Observed {
     pub unmodified: BTreeSet<ObjectKey>,
     /// Pods of all components.
     pub pods: Vec<PodView>,
+    /// The names of the autoscalers of the planes' Deployments.
+    pub autoscalers: BTreeMap<Component, String>,
+    /// Number of ready endpoints of the gateway's Service.
+    pub endpoints: usize,
     /// The required Secrets, by name.
     pub secrets: BTreeMap<String, ReadOutcome<Option<SecretData>>>,
-    /// Number of models that a ready gateway pod serves.
-    pub models: ReadOutcome<usize>,
+    /// What the pods report about themselves.
+    pub reports: PodReports,
     /// Fields of this release that the installed definition lacks.
     pub missing_fields: Vec<String>,
-}
-
-impl Default for Observed {
-    fn default() -> Self {
-        Self {
-            children: Children::default(),
-            unmodified: BTreeSet::new(),
-            pods: Vec::new(),
-            secrets: BTreeMap::new(),
-            models: ReadOutcome::Unknown(ReadFailure::Failed("no gateway pod is ready")),
-            missing_fields: Vec::new(),
-        }
-    }
 }

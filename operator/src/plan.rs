@@ -9,6 +9,7 @@
 
 mod checks;
 mod compare;
+mod completion;
 mod rollout_reason;
 
 use std::fmt;
@@ -25,13 +26,15 @@ use crate::names::{
     ADMIN_PORT, Component, Ownership, PAUSE, PUBLIC_PORT, RESTART_AT, ROLLOUT_REASON, annotate,
     annotation, ownership, switch,
 };
-use crate::observe::{Observed, PodView, Rollout, template_hash};
+use crate::observe::{Observed, template_hash};
 use crate::preflight::preflight;
 use crate::problem::{Problem, ProblemScope};
+use crate::scaling::{expected_replicas, replicas_to_apply};
 use crate::secrets::InputHashes;
 
 use checks::{invalid_values, is_same_manifest, job_template_hash, reason_of_change, terminating};
 pub use compare::{MergeStrategy, covers, merge_strategy};
+pub use completion::{bootstrapped, control_complete, former_control_pod, job_condition};
 pub use rollout_reason::{RolloutReason, rollout_reasons};
 
 /// A condition that must hold when a step is executed.
@@ -161,22 +164,6 @@ pub struct Plan {
     pub paused: bool,
 }
 
-/// Whether the bootstrap admin was created, according to the status or the Job.
-/// An orphaned Job does not count.
-#[must_use]
-pub fn bootstrapped(proxy: &FastllmProxy, job: Option<&Job>) -> bool {
-    let recorded = proxy.status.as_ref().is_some_and(|s| s.bootstrapped);
-    let ours = job.filter(|job| ownership(proxy, &job.metadata) == Ownership::Ours);
-    recorded || ours.is_some_and(|job| job_condition(job, "Complete"))
-}
-
-/// Whether a Job has a condition.
-#[must_use]
-pub fn job_condition(job: &Job, kind: &str) -> bool {
-    let conditions = job.status.as_ref().and_then(|s| s.conditions.as_ref());
-    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == kind && c.status == "True"))
-}
-
 /// Plans the steps for a resource.
 #[must_use]
 pub fn plan(proxy: &FastllmProxy, observed: &Observed) -> Plan {
@@ -239,14 +226,16 @@ impl Planner<'_> {
         };
         self.check_encryption_key(&control, bootstrapped);
         self.plan_services_and_accounts(context);
-        let replicas = self.proxy.spec.control.replicas;
         let before = self.plan.steps.len();
         self.plan_deployment(control, children.control.as_ref(), Component::Control);
         // The observed state is outdated as soon as control is to be written.
         let control_up_to_date = self.plan.steps.len() == before;
         let pods = &self.observed.pods;
         let live = children.control.as_ref();
-        let complete = control_up_to_date && control_complete(live, pods, &targets, replicas);
+        let autoscaled = self.is_autoscaled(Component::Control);
+        let replicas = expected_replicas(self.proxy.spec.control.replicas, live, autoscaled);
+        let complete =
+            control_up_to_date && control_complete(live, pods, &targets.control, replicas);
         let due = self.plan.steps.len();
         self.plan_bootstrap(context, bootstrapped);
         let live = children.gateway.as_ref();
@@ -382,6 +371,9 @@ impl Planner<'_> {
         if let Some(reason) = reason {
             annotate(&mut desired.metadata, ROLLOUT_REASON, reason);
         }
+        let spec = desired.spec.replicas.unwrap_or(1);
+        let autoscaled = self.is_autoscaled(component);
+        desired.spec.replicas = replicas_to_apply(spec, live, autoscaled);
         let object = Object::Deployment(Box::new(desired)).with_applied_hash();
         if !self.is_up_to_date(&object, &Object::Deployment(Box::new(live.clone()))) {
             let reason = if reasons.is_empty() {
@@ -391,6 +383,10 @@ impl Planner<'_> {
             };
             self.push_apply(object, Some(&live.metadata), reason);
         }
+    }
+
+    fn is_autoscaled(&self, component: Component) -> bool {
+        self.observed.autoscalers.contains_key(&component)
     }
 
     fn plan_bootstrap(&mut self, context: BuildContext<'_>, bootstrapped: bool) {
@@ -464,28 +460,6 @@ impl Planner<'_> {
             reason,
         });
     }
-}
-
-/// Whether the control plane's rollout is complete: all pods have the desired
-/// template and are ready, and no pod of another template exists, not even a
-/// terminating one.
-#[must_use]
-pub fn control_complete(
-    live: Option<&Deployment>,
-    pods: &[PodView],
-    targets: &Targets,
-    replicas: i32,
-) -> bool {
-    let Some(live) = live else { return false };
-    let rollout = Rollout::of(live);
-    let old = pods.iter().any(|pod| {
-        pod.component == Component::Control
-            && pod.template_hash.as_deref() != Some(targets.control.as_str())
-    });
-    template_hash(live) == Some(targets.control.as_str())
-        && rollout.desired == replicas
-        && rollout.complete()
-        && !old
 }
 
 #[cfg(test)]

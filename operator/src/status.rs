@@ -6,6 +6,7 @@
 
 mod assessment;
 mod conditions;
+mod failures;
 mod phase;
 
 use fastllm_crds::{FastllmProxy, FastllmProxyStatus};
@@ -58,7 +59,7 @@ pub fn build(outcome: ReconcileOutcome<'_>) -> FastllmProxyStatus {
         phase: Some(phase(&conditions)),
         proxy_replicas: Some(format!(
             "{}/{}",
-            assessment.gateway.rollout.ready, outcome.proxy.spec.proxy.replicas
+            assessment.gateway.rollout.ready, assessment.gateway.replicas
         )),
         control_ready: assessment.control.complete,
         observed_image: assessment.observed_image(),

@@ -37,7 +37,7 @@ pub fn control(context: BuildContext<'_>) -> Deployment {
         ]),
         ports: Some(vec![ContainerPort {
             name: Some("http".to_owned()),
-            container_port: ADMIN_PORT,
+            container_port: i32::from(ADMIN_PORT),
             protocol: Some("TCP".to_owned()),
             ..ContainerPort::default()
         }]),

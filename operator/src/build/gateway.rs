@@ -63,9 +63,9 @@ fn container(context: BuildContext<'_>) -> Container {
         format!("--shutdown-grace={}", pod::SHUTDOWN_GRACE),
     ];
     args.extend(pod::log_args(context));
-    let port = |name: &str, number: i32| ContainerPort {
+    let port = |name: &str, number: u16| ContainerPort {
         name: Some(name.to_owned()),
-        container_port: number,
+        container_port: i32::from(number),
         protocol: Some("TCP".to_owned()),
         ..ContainerPort::default()
     };
@@ -76,10 +76,7 @@ fn container(context: BuildContext<'_>) -> Container {
             pod::literal("FASTLLM_CONTROL_URL", control_url),
             pod::from_secret("FASTLLM_PROXY_TOKEN", &proxy.spec.proxy_token),
         ]),
-        ports: Some(vec![
-            port("http", PUBLIC_PORT),
-            port("status", i32::from(STATUS_PORT)),
-        ]),
+        ports: Some(vec![port("http", PUBLIC_PORT), port("status", STATUS_PORT)]),
         startup_probe: Some(pod::probe("/livez", "status", 1, 60)),
         liveness_probe: Some(pod::probe("/livez", "status", 20, 3)),
         readiness_probe: Some(pod::probe("/readyz", "status", 5, 3)),

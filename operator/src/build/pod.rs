@@ -88,6 +88,8 @@ pub(super) fn container(context: BuildContext<'_>, component: Component) -> Cont
         name: component.container().to_owned(),
         image: Some(spec.image.clone()),
         image_pull_policy: Some(spec.image_pull_policy.as_str().to_owned()),
+        // The status of the resource reports the error that ended the process.
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             read_only_root_filesystem: Some(true),

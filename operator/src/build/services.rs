@@ -9,7 +9,7 @@ use crate::names::{Component, metadata, selector};
 
 /// Builds the Service of a plane, with a single port.
 #[must_use]
-pub fn service(context: BuildContext<'_>, component: Component, port: i32) -> Service {
+pub fn service(context: BuildContext<'_>, component: Component, port: u16) -> Service {
     Service {
         metadata: metadata(context.proxy, component),
         spec: Some(ServiceSpec {
@@ -17,7 +17,7 @@ pub fn service(context: BuildContext<'_>, component: Component, port: i32) -> Se
             selector: Some(selector(&context.proxy.name_any(), component)),
             ports: Some(vec![ServicePort {
                 name: Some("http".to_owned()),
-                port,
+                port: i32::from(port),
                 protocol: Some("TCP".to_owned()),
                 target_port: Some(IntOrString::String("http".to_owned())),
                 ..ServicePort::default()

@@ -9,13 +9,13 @@ use tokio::time::sleep;
 
 use super::Reconciler;
 use super::watches::Trigger;
-use crate::observe::ModelsProbe;
+use crate::observe::PlaneProbe;
 
 /// Time between two reads of the definition.
 const PERIOD: Duration = Duration::from_secs(30);
 
 /// Triggers all resources when the installed definition changed.
-pub(super) fn changes<P: ModelsProbe>(reconciler: Arc<Reconciler<P>>) -> Trigger {
+pub(super) fn changes<P: PlaneProbe>(reconciler: Arc<Reconciler<P>>) -> Trigger {
     let batches = stream::unfold(reconciler, |reconciler| async move {
         sleep(PERIOD).await;
         let affected = if reconciler.definition.refresh().await {

@@ -4,10 +4,14 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use fastllm_crds::FastllmProxy;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream::{self, BoxStream, SelectAll};
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::reflector::{self, ObjectRef, Store, store::Writer};
 use kube::runtime::watcher::{self, watcher};
@@ -17,8 +21,10 @@ use kube::{Client, Resource, ResourceExt as _};
 use crate::definition;
 use crate::error::Chain;
 use crate::metrics::Metrics;
-use crate::names::{FIELD_MANAGER, INSTANCE, MANAGED_BY};
+use crate::names::{Component, FIELD_MANAGER, INSTANCE, MANAGED_BY};
 use crate::object::NamespacedObject;
+use crate::observe::{Caches, MutationCache, SecretReader};
+use crate::scaling::{retain_managers_of_replicas, target_of};
 use crate::secrets::required_references;
 use crate::stored::{StoredProxy, UndecodableProxies};
 
@@ -54,14 +60,51 @@ impl Watches<'_> {
         }
     }
 
+    /// Starts all watches. Resources that do not decode are recorded in `undecodable`.
+    pub(super) fn start(
+        &self,
+        undecodable: &Arc<UndecodableProxies>,
+    ) -> (Caches, SelectAll<Trigger>) {
+        let mut triggers = SelectAll::new();
+        let (proxies, stream) = self.resources(undecodable);
+        triggers.push(stream);
+        let (deployments, stream) = self.children::<Deployment>();
+        triggers.push(stream);
+        let (services, stream) = self.children::<Service>();
+        triggers.push(stream);
+        let (accounts, stream) = self.children::<ServiceAccount>();
+        triggers.push(stream);
+        let (jobs, stream) = self.children::<Job>();
+        triggers.push(stream);
+        let (pods, stream) = self.children::<Pod>();
+        triggers.push(stream);
+        let (endpoints, stream) = self.children::<EndpointSlice>();
+        triggers.push(stream);
+        let (autoscalers, stream) = self.autoscalers();
+        triggers.push(stream);
+        let (secrets, stream) = self.secrets(proxies.clone());
+        triggers.push(stream);
+        let caches = Caches {
+            proxies: MutationCache::new(proxies),
+            deployments: MutationCache::new(deployments),
+            services: MutationCache::new(services),
+            accounts: MutationCache::new(accounts),
+            jobs: MutationCache::new(jobs),
+            pods,
+            endpoints,
+            autoscalers,
+            secrets: SecretReader::new(self.client.clone(), secrets),
+        };
+        (caches, triggers)
+    }
+
     fn watch<K: NamespacedObject>(
         &self,
         writer: Writer<K>,
         config: watcher::Config,
     ) -> BoxStream<'static, K> {
-        // The managed fields are unused and make up half of an object.
         let events = watcher(self.api::<K>(), config)
-            .modify(|object| object.meta_mut().managed_fields = None);
+            .modify(|object| retain_managers_of_replicas(object.meta_mut()));
         self.log_errors(events.reflect(writer).default_backoff().touched_objects())
     }
 
@@ -89,10 +132,7 @@ impl Watches<'_> {
     /// otherwise an error whose message differs on each attempt would be
     /// retried immediately, without an end. Resources that do not decode are
     /// recorded in `undecodable` instead.
-    pub(super) fn resources(
-        &self,
-        undecodable: &Arc<UndecodableProxies>,
-    ) -> (Store<FastllmProxy>, Trigger) {
+    fn resources(&self, undecodable: &Arc<UndecodableProxies>) -> (Store<FastllmProxy>, Trigger) {
         let (store, writer) = reflector::store::<FastllmProxy>();
         let (undecodable, metrics) = (Arc::clone(undecodable), Arc::clone(self.metrics));
         let events = watcher(self.api::<StoredProxy>(), watcher::Config::default())
@@ -122,7 +162,7 @@ impl Watches<'_> {
 
     /// Objects with the operator's label. Each triggers the resource that its
     /// instance label names.
-    pub(super) fn children<K: NamespacedObject>(&self) -> (Store<K>, Trigger) {
+    fn children<K: NamespacedObject>(&self) -> (Store<K>, Trigger) {
         let (store, writer) = reflector::store::<K>();
         let ours = watcher::Config::default().labels(&format!("{MANAGED_BY}={FIELD_MANAGER}"));
         let stream = self.watch(writer, ours).filter_map(|child| {
@@ -134,11 +174,23 @@ impl Watches<'_> {
         (store, stream.boxed())
     }
 
+    /// Autoscalers. Each triggers the resource whose Deployment it scales.
+    fn autoscalers(&self) -> (Store<HorizontalPodAutoscaler>, Trigger) {
+        let (store, writer) = reflector::store::<HorizontalPodAutoscaler>();
+        let stream = self.watch(writer, watcher::Config::default());
+        let stream = stream.filter_map(|autoscaler| {
+            let planes = [Component::Control, Component::Gateway];
+            let resource = target_of(&autoscaler)
+                .and_then(|target| planes.iter().find_map(|plane| plane.resource_name(target)));
+            let namespace = autoscaler.namespace().unwrap_or_default();
+            let resource = resource.map(|name| Ok(ObjectRef::new(name).within(&namespace)));
+            std::future::ready(resource)
+        });
+        (store, stream.boxed())
+    }
+
     /// Metadata of Secrets. Each triggers the resources that reference it.
-    pub(super) fn secrets(
-        &self,
-        proxies: Store<FastllmProxy>,
-    ) -> (Store<PartialObjectMeta<Secret>>, Trigger) {
+    fn secrets(&self, proxies: Store<FastllmProxy>) -> (Store<PartialObjectMeta<Secret>>, Trigger) {
         let (store, writer) = reflector::store::<PartialObjectMeta<Secret>>();
         let events = watcher(
             self.api::<PartialObjectMeta<Secret>>(),

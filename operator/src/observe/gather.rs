@@ -5,19 +5,28 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use fastllm_crds::FastllmProxy;
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, PartialObjectMeta};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, Resource, ResourceExt as _};
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::{Children, ModelsProbe, MutationCache, Observed, PodView, ReadFailure, ReadOutcome};
+use super::{
+    Children, MutationCache, Observed, PlaneProbe, PodReports, PodView, ReadFailure, ReadOutcome,
+};
 use crate::error::{CallError, call};
 use crate::names::{Component, INSTANCE, ObjectKey};
+use crate::scaling::autoscaler_of;
 use crate::secrets::{SecretData, SecretValue, required_references};
+
+/// Label of an `EndpointSlice` with the name of its Service.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// The watch caches.
 pub struct Caches {
@@ -33,6 +42,10 @@ pub struct Caches {
     pub jobs: MutationCache<Job>,
     /// Pods with the operator's label.
     pub pods: Store<Pod>,
+    /// Endpoints of Services with the operator's label, which Kubernetes copies.
+    pub endpoints: Store<EndpointSlice>,
+    /// All autoscalers.
+    pub autoscalers: Store<HorizontalPodAutoscaler>,
     /// Metadata of all Secrets, and the data of those that were read by name.
     pub secrets: SecretReader,
 }
@@ -67,10 +80,38 @@ impl Caches {
         .collect()
     }
 
-    /// The address of a gateway pod of a resource that serves requests.
-    #[must_use]
-    pub fn serving_gateway(&self, namespace: &str, name: &str) -> Option<String> {
-        serving_address(&self.pods(namespace, name)).map(str::to_owned)
+    /// Reads what the pods of a resource report about themselves.
+    pub async fn reports<P: PlaneProbe>(&self, proxy: &FastllmProxy, probe: &P) -> PodReports {
+        let namespace = proxy.namespace().unwrap_or_default();
+        reports(&self.pods(&namespace, &proxy.name_any()), probe).await
+    }
+
+    fn autoscalers(&self, namespace: &str, name: &str) -> BTreeMap<Component, String> {
+        let planes = [Component::Control, Component::Gateway].into_iter();
+        let found = planes.filter_map(|component| {
+            let deployment = component.object_name(name);
+            let autoscaler = autoscaler_of(&self.autoscalers, namespace, &deployment)?;
+            Some((component, autoscaler))
+        });
+        found.collect()
+    }
+
+    /// Number of ready endpoints of the gateway's Service.
+    fn endpoints(&self, namespace: &str, name: &str) -> usize {
+        let service = Component::Gateway.object_name(name);
+        let slices = self.endpoints.state_filter(|slice| {
+            slice.metadata.namespace.as_deref() == Some(namespace)
+                && slice.labels().get(SERVICE_NAME) == Some(&service)
+        });
+        let all = slices
+            .iter()
+            .flat_map(|slice| slice.endpoints.iter().flatten());
+        // A condition that is not set means ready.
+        all.filter(|endpoint| {
+            let conditions = endpoint.conditions.as_ref();
+            conditions.and_then(|c| c.ready).unwrap_or(true)
+        })
+        .count()
     }
 
     fn pods(&self, namespace: &str, name: &str) -> Vec<PodView> {
@@ -78,18 +119,33 @@ impl Caches {
             pod.metadata.namespace.as_deref() == Some(namespace)
                 && pod.labels().get(INSTANCE).map(String::as_str) == Some(name)
         });
-        let mut pods: Vec<_> = ours.iter().filter_map(|pod| PodView::of(pod)).collect();
+        let now = Timestamp::now();
+        let mut pods: Vec<_> = ours
+            .iter()
+            .filter_map(|pod| PodView::of(pod, name, now))
+            .collect();
         pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         pods
     }
 }
 
-/// The address of the first gateway pod that serves requests.
-fn serving_address(pods: &[PodView]) -> Option<&str> {
-    let mut serving = pods
-        .iter()
-        .filter(|pod| pod.component == Component::Gateway && pod.ready && !pod.terminating);
-    serving.find_map(|pod| pod.ip.as_deref())
+/// Reads the models of the first gateway pod that serves requests, and the database's
+/// problem from the first pod of the control plane that is not ready.
+async fn reports<P: PlaneProbe>(pods: &[PodView], probe: &P) -> PodReports {
+    let address = |component, ready| {
+        let mut found = pods
+            .iter()
+            .filter(|pod| pod.component == component && pod.ready == ready && !pod.terminating);
+        found.find_map(|pod| pod.ip.as_deref())
+    };
+    let mut reports = PodReports::default();
+    if let Some(ip) = address(Component::Gateway, true) {
+        reports.models = probe.models(ip).await;
+    }
+    if let Some(ip) = address(Component::Control, false) {
+        reports.database_problem = probe.database_problem(ip).await;
+    }
+    reports
 }
 
 fn get<K>(cache: &MutationCache<K>, namespace: &str, name: &str) -> Option<K>
@@ -197,7 +253,7 @@ fn read_failure(error: &CallError) -> ReadFailure {
 }
 
 /// Reads everything that a plan depends on.
-pub async fn gather<P: ModelsProbe>(
+pub async fn gather<P: PlaneProbe>(
     caches: &Caches,
     probe: &P,
     proxy: &FastllmProxy,
@@ -213,17 +269,16 @@ pub async fn gather<P: ModelsProbe>(
         }
     }
     let pods = caches.pods(&namespace, &name);
-    let models = match serving_address(&pods) {
-        Some(ip) => probe.models(ip).await,
-        None => Observed::default().models,
-    };
+    let reports = reports(&pods, probe).await;
     let children = caches.children(&namespace, &name);
     Observed {
         unmodified: caches.unmodified(&children),
         children,
         pods,
+        autoscalers: caches.autoscalers(&namespace, &name),
+        endpoints: caches.endpoints(&namespace, &name),
         secrets,
-        models,
+        reports,
         ..Observed::default()
     }
 }

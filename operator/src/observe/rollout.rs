@@ -66,6 +66,18 @@ impl Rollout {
     }
 }
 
+/// Why the Deployment controller cannot create pods, as when a quota is exceeded.
+#[must_use]
+pub fn creation_failure(deployment: &Deployment) -> Option<&str> {
+    let conditions = deployment.status.as_ref()?.conditions.as_ref()?;
+    let failed = conditions.iter().find(|c| {
+        let kind = c.type_.as_deref();
+        kind == Some("ReplicaFailure") && c.status.as_deref() == Some("True")
+            || kind == Some("Progressing") && c.reason.as_deref() == Some("ReplicaSetCreateError")
+    })?;
+    Some(failed.message.as_deref().unwrap_or_default())
+}
+
 /// The image of a component in a Deployment.
 #[must_use]
 pub fn image_of(deployment: &Deployment, component: Component) -> Option<&str> {

@@ -1,5 +1,6 @@
 mod annotations;
 mod comparison;
+mod scaling;
 
 use std::collections::BTreeMap;
 
@@ -333,7 +334,7 @@ fn a_terminating_control_pod_delays_the_gateway() {
     assert!(control_complete(
         control.as_ref(),
         &cluster.pods,
-        &targets,
+        &targets.control,
         1
     ));
     let mut old = cluster.pods[0].clone();
@@ -344,7 +345,7 @@ fn a_terminating_control_pod_delays_the_gateway() {
     assert!(!control_complete(
         control.as_ref(),
         &cluster.pods,
-        &targets,
+        &targets.control,
         1
     ));
 }

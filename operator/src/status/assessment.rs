@@ -5,21 +5,28 @@ use std::collections::BTreeSet;
 use fastllm_crds::Reason;
 use k8s_openapi::api::apps::v1::Deployment;
 
-use super::ReconcileOutcome;
+use super::{ReconcileOutcome, failures};
 use crate::apply::ApplyError;
 use crate::error::Chain;
 use crate::names::Component;
 use crate::observe::{PodView, ReadOutcome, Rollout, template_hash};
-use crate::plan::{Targets, bootstrapped, control_complete, job_condition};
+use crate::plan::{Targets, bootstrapped, control_complete, former_control_pod, job_condition};
 use crate::problem::{Problem, ProblemScope};
+use crate::redactor::Redactor;
+use crate::scaling::expected_replicas;
 
 /// The state of a plane.
 pub(super) struct PlaneStatus {
     pub(super) rollout: Rollout,
+    /// Number of pods that the plane should have.
+    pub(super) replicas: i32,
     /// Whether all its pods, and no others, run the desired template and are ready.
     pub(super) complete: bool,
     /// Whether pods of another template are being replaced or will be.
     pub(super) rolling: bool,
+    /// Whether the live template is the desired one, so that the conditions of the
+    /// Deployment are about it.
+    pub(super) is_current: bool,
 }
 
 impl PlaneStatus {
@@ -37,16 +44,18 @@ impl PlaneStatus {
                 && !pod.terminating
                 && pod.template_hash.as_deref() != Some(desired.template)
         });
-        let same = live.and_then(template_hash) == Some(desired.template);
+        let is_current = live.and_then(template_hash) == Some(desired.template);
         let complete = may_be_complete
-            && same
+            && is_current
             && rollout.desired == desired.replicas
             && rollout.complete()
             && !outdated;
         Self {
             rollout,
+            replicas: desired.replicas,
             complete,
             rolling: !complete && (outdated || rollout.replacing()),
+            is_current,
         }
     }
 }
@@ -91,13 +100,16 @@ impl<'a> Assessment<'a> {
                 control: template_hash_or_empty(control),
                 gateway: template_hash_or_empty(gateway),
             });
-        let replicas = |live: Option<&Deployment>, desired: i32| match live {
+        let replicas = |component, live: Option<&Deployment>, spec: i32| match live {
             Some(live) if outcome.plan.paused => Rollout::of(live).desired,
-            _ => desired,
+            _ => {
+                let autoscaled = outcome.observed.autoscalers.contains_key(&component);
+                expected_replicas(spec, live, autoscaled)
+            }
         };
-        let control_replicas = replicas(control, spec.control.replicas);
+        let control_replicas = replicas(Component::Control, control, spec.control.replicas);
         let pods = pods(outcome);
-        let control_complete = control_complete(control, pods, &targets, control_replicas);
+        let control_complete = control_complete(control, pods, &targets.control, control_replicas);
         let desired_control = DesiredPlane {
             component: Component::Control,
             template: &targets.control,
@@ -106,7 +118,7 @@ impl<'a> Assessment<'a> {
         let desired_gateway = DesiredPlane {
             component: Component::Gateway,
             template: &targets.gateway,
-            replicas: replicas(gateway, spec.proxy.replicas),
+            replicas: replicas(Component::Gateway, gateway, spec.proxy.replicas),
         };
         let mut assessment = Self {
             outcome,
@@ -117,7 +129,7 @@ impl<'a> Assessment<'a> {
             progress: Vec::new(),
         };
         assessment.stalled = assessment.find_stalled(&targets);
-        assessment.progress = assessment.find_progress();
+        assessment.progress = assessment.find_progress(&targets);
         assessment
     }
 
@@ -157,7 +169,7 @@ impl<'a> Assessment<'a> {
 
     /// Number of models that the gateway serves.
     pub(super) fn models(&self) -> &ReadOutcome<usize> {
-        &self.outcome.observed.models
+        &self.outcome.observed.reports.models
     }
 
     fn find_stalled(&self, targets: &Targets) -> Vec<Problem> {
@@ -171,32 +183,73 @@ impl<'a> Assessment<'a> {
         if let Some(ApplyError::Rejected(problem)) = self.outcome.applied.failure() {
             stalled.push(problem.clone());
         }
-        stalled.extend(pull_failure(pods(self.outcome), |pod| {
-            match pod.component {
-                Component::Control => Some(targets.control.as_str()),
-                Component::Gateway => Some(targets.gateway.as_str()),
-                Component::Bootstrap => pod.template_hash.as_deref(),
-            }
-        }));
-        for (plane, rollout) in [
-            ("control plane", self.control.rollout),
-            ("gateway", self.gateway.rollout),
-        ] {
-            if rollout.deadline_exceeded {
-                stalled.push(Problem::new(
-                    ProblemScope::Objects,
-                    Reason::ProgressDeadlineExceeded,
-                    format!(
-                        "{plane}: the rollout exceeded its progress deadline, {}",
-                        pod_counts(rollout, rollout.desired)
-                    ),
-                ));
-            }
-        }
+        stalled.extend(self.find_failures(targets));
         stalled
     }
 
-    fn find_progress(&self) -> Vec<Progress> {
+    /// The failures of the planes' pods and rollouts. Conditions of a Deployment count
+    /// only if they are about the desired template.
+    fn find_failures(&self, targets: &Targets) -> Vec<Problem> {
+        let observed = self.outcome.observed;
+        let redactor = Redactor::new(self.outcome.proxy, &observed.secrets);
+        let desired = |pod: &PodView| match pod.component {
+            Component::Control => pod.template_hash.as_ref() == Some(&targets.control),
+            Component::Gateway => pod.template_hash.as_ref() == Some(&targets.gateway),
+            Component::Bootstrap => true,
+        };
+        let mut found = failures::of_pods(pods(self.outcome), desired, &redactor);
+        if let Some(message) = &observed.reports.database_problem {
+            found.push(failures::of_database(message, &redactor));
+        }
+        let children = self.outcome.applied.children();
+        for (component, live) in [
+            (Component::Control, &children.control),
+            (Component::Gateway, &children.gateway),
+        ] {
+            let plane = self.plane(component);
+            let live = live.as_ref().filter(|_| plane.is_current);
+            found.extend(live.and_then(|l| failures::of_creation(component, l, &redactor)));
+            if plane.is_current && plane.rollout.deadline_exceeded {
+                let counts = self.pod_counts(component);
+                let message = format!("{counts}; the rollout exceeded its progress deadline");
+                let reason = Reason::ProgressDeadlineExceeded;
+                found.push(Problem::new(ProblemScope::Objects, reason, message));
+            }
+        }
+        found
+    }
+
+    fn plane(&self, component: Component) -> &PlaneStatus {
+        match component {
+            Component::Control => &self.control,
+            Component::Gateway | Component::Bootstrap => &self.gateway,
+        }
+    }
+
+    /// The pods of a plane, as in "gateway: 1 of 3 pods ready, 2 updated".
+    fn pod_counts(&self, component: Component) -> String {
+        let PlaneStatus {
+            rollout, replicas, ..
+        } = self.plane(component);
+        let Rollout { ready, updated, .. } = rollout;
+        format!("{component}: {ready} of {replicas} pods ready, {updated} updated")
+    }
+
+    /// Number of ready endpoints of the gateway's Service, if the resource owns it.
+    pub(super) fn endpoints(&self) -> usize {
+        let service = &self.outcome.applied.children().gateway_service;
+        service
+            .as_ref()
+            .map_or(0, |_| self.outcome.observed.endpoints)
+    }
+
+    /// The autoscaler that decides on the number of gateway pods.
+    pub(super) fn autoscaler(&self) -> Option<&str> {
+        let autoscalers = &self.outcome.observed.autoscalers;
+        autoscalers.get(&Component::Gateway).map(String::as_str)
+    }
+
+    fn find_progress(&self, targets: &Targets) -> Vec<Progress> {
         let spec = &self.outcome.proxy.spec;
         let mut progress = Vec::new();
         let mut push = |reason, message| progress.push(Progress { reason, message });
@@ -211,10 +264,14 @@ impl<'a> Assessment<'a> {
             push(Reason::ApplyRejected, message);
         }
         if !self.control.complete {
-            let mut message = format!(
-                "control plane: {}",
-                pod_counts(self.control.rollout, spec.control.replicas)
-            );
+            let mut message = self.pod_counts(Component::Control);
+            if let Some(pod) = former_control_pod(pods(self.outcome), &targets.control) {
+                let waiting = format!(
+                    "; waiting until pod {:?} of another template has terminated",
+                    pod.name
+                );
+                message.push_str(&waiting);
+            }
             if self.installed() && !self.gateway.complete {
                 message.push_str("; the gateway rollout waits for it");
             }
@@ -224,11 +281,7 @@ impl<'a> Assessment<'a> {
             push(Reason::Bootstrapping, self.bootstrap_progress());
         }
         if !self.gateway.complete {
-            let message = format!(
-                "gateway: {}",
-                pod_counts(self.gateway.rollout, spec.proxy.replicas)
-            );
-            push(Reason::RollingGateway, message);
+            push(Reason::RollingGateway, self.pod_counts(Component::Gateway));
         }
         progress
     }
@@ -262,33 +315,4 @@ fn pods(outcome: ReconcileOutcome<'_>) -> &[PodView] {
         return &[];
     }
     &outcome.observed.pods
-}
-
-fn pod_counts(rollout: Rollout, desired: i32) -> String {
-    let Rollout { ready, updated, .. } = rollout;
-    format!("{ready} of {desired} pods ready, {updated} updated")
-}
-
-/// The first pod of a desired template whose image cannot be pulled.
-fn pull_failure<'p>(
-    pods: &'p [PodView],
-    desired_template: impl Fn(&'p PodView) -> Option<&'p str>,
-) -> Option<Problem> {
-    let failed: Vec<_> = pods
-        .iter()
-        .filter(|pod| pod.pull_failed && !pod.terminating)
-        .filter(|pod| pod.template_hash.as_deref() == desired_template(pod))
-        .collect();
-    let first = failed.first()?;
-    let more = match failed.len() - 1 {
-        0 => String::new(),
-        more => format!(" (and {more} more)"),
-    };
-    let PodView { name, image, .. } = first;
-    let message = format!("pod {name:?} cannot pull image {image:?}{more}");
-    Some(Problem::new(
-        ProblemScope::Objects,
-        Reason::ImagePullFailed,
-        message,
-    ))
 }

@@ -153,7 +153,12 @@ fn ready(assessment: &Assessment<'_>) -> ConditionValue {
     let control = assessment.control.rollout.ready;
     let gateway = assessment.gateway.rollout.ready;
     let mut message = format!("control plane: {control} pods ready; gateway: {gateway} pods ready");
-    if gateway == 0 {
+    if let Some(autoscaler) = assessment.autoscaler() {
+        let scaled = format!(
+            " (scaled by HorizontalPodAutoscaler {autoscaler:?}; spec.proxy.replicas is not used)"
+        );
+        message.push_str(&scaled);
+    } else if gateway == 0 {
         message.push_str(" (stopped: spec.proxy.replicas is 0)");
     }
     if *assessment.models() == ReadOutcome::Known(0) {
@@ -186,14 +191,18 @@ fn stalled(assessment: &Assessment<'_>) -> ConditionValue {
 }
 
 fn available(assessment: &Assessment<'_>) -> ConditionValue {
-    let ready = assessment.gateway.rollout.ready;
+    let ready = assessment.endpoints();
     if ready > 0 {
         let reason = if assessment.gateway.rollout.complete() {
             Reason::AllReplicasReady
         } else {
             Reason::RollingGateway
         };
-        return ConditionValue::is_true(reason, format!("{ready} gateway pods ready"));
+        return ConditionValue::is_true(reason, format!("{ready} endpoints ready"));
+    }
+    if assessment.gateway.rollout.ready > 0 {
+        let message = "gateway pods are ready, but the gateway's Service has no ready endpoints";
+        return ConditionValue::is_false(Reason::NoEndpoints, message);
     }
     let reason = assessment
         .progress

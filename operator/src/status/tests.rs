@@ -1,8 +1,10 @@
+mod failures;
+
 use fastllm_crds::{ConditionType, FastllmProxyStatus, Phase};
 use k8s_openapi::api::apps::v1::DeploymentCondition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::fake_cluster::FakeCluster;
+use crate::fake_cluster::{FakeCluster, pull_failure};
 use crate::names::Component;
 use crate::observe::{ReadFailure, ReadOutcome};
 
@@ -126,7 +128,8 @@ fn a_failed_gateway_rollout_reports_both_images() {
             p.component == Component::Gateway && p.image == "fastllm:2"
         };
         for pod in cluster.pods.iter_mut().filter(fresh) {
-            (pod.ready, pod.pull_failed) = (false, true);
+            pod.ready = false;
+            pod.failure = Some(pull_failure(&pod.image));
         }
         let gateway = cluster.children.gateway.as_mut().unwrap();
         let ready = cluster
@@ -152,15 +155,15 @@ fn a_failed_gateway_rollout_reports_both_images() {
 #[test]
 fn an_installation_without_models_is_ready_and_reports_it() {
     let mut cluster = FakeCluster::ready();
-    cluster.models = ReadOutcome::Known(0);
+    cluster.reports.models = ReadOutcome::Known(0);
     cluster.reconcile();
     let message = assert_condition(&cluster, ConditionType::Ready, "True", "AllReplicasReady");
     assert!(message.contains("NoModels"), "{message}");
     assert_condition(&cluster, ConditionType::ModelsServed, "False", "NoModels");
-    cluster.models = ReadOutcome::Known(3);
+    cluster.reports.models = ReadOutcome::Known(3);
     cluster.reconcile();
     assert_condition(&cluster, ConditionType::ModelsServed, "True", "Served");
-    cluster.models = ReadOutcome::Unknown(ReadFailure::Failed(
+    cluster.reports.models = ReadOutcome::Unknown(ReadFailure::Failed(
         "the gateway's status port did not respond",
     ));
     cluster.reconcile();

@@ -11,7 +11,7 @@ use fastllm_crds::{
 };
 use fastllm_operator::controller::{self, Controller};
 use fastllm_operator::metrics::Metrics;
-use fastllm_operator::observe::{ModelsProbe, ReadFailure, ReadOutcome};
+use fastllm_operator::observe::{PlaneProbe, PodReports, ReadOutcome};
 use http::header::{ACCEPT, USER_AGENT};
 use http::{HeaderValue, Method};
 use http_body_util::BodyExt as _;
@@ -49,19 +49,27 @@ fn setting(name: &str) -> PathBuf {
     std::env::var(name).expect(&missing).into()
 }
 
-/// A simulated gateway.
-#[derive(Clone)]
-pub(crate) struct FakeModels(Arc<Mutex<ReadOutcome<usize>>>);
+/// Simulated pods of both planes.
+#[derive(Clone, Default)]
+pub(crate) struct FakePods(Arc<Mutex<PodReports>>);
 
-impl FakeModels {
-    pub(crate) fn set(&self, models: ReadOutcome<usize>) {
-        *self.0.lock() = models;
+impl FakePods {
+    pub(crate) fn set_models(&self, models: usize) {
+        self.0.lock().models = ReadOutcome::Known(models);
+    }
+
+    pub(crate) fn set_database_problem(&self, problem: Option<&str>) {
+        self.0.lock().database_problem = problem.map(str::to_owned);
     }
 }
 
-impl ModelsProbe for FakeModels {
+impl PlaneProbe for FakePods {
     async fn models(&self, _: &str) -> ReadOutcome<usize> {
-        self.0.lock().clone()
+        self.0.lock().models.clone()
+    }
+
+    async fn database_problem(&self, _: &str) -> Option<String> {
+        self.0.lock().database_problem.clone()
     }
 }
 
@@ -69,7 +77,7 @@ impl ModelsProbe for FakeModels {
 pub(crate) struct TestCluster {
     pub(crate) client: Client,
     pub(crate) namespace: String,
-    pub(crate) models: FakeModels,
+    pub(crate) pods: FakePods,
     /// Makes the API server reject every Deployment, each time with a different message.
     pub(crate) rejecting: Arc<AtomicBool>,
     /// Whether the operators receive a definition that lacks a field.
@@ -120,15 +128,12 @@ impl TestCluster {
             .await
             .unwrap()
             .unwrap();
-        let models = FakeModels(Arc::new(Mutex::new(ReadOutcome::Unknown(
-            ReadFailure::Failed("not probed"),
-        ))));
         let user_agent = format!("fastllm-operator-{namespace}");
         let requests = Arc::default();
         let cluster = Self {
             client,
             namespace,
-            models,
+            pods: FakePods::default(),
             rejecting: Arc::default(),
             outdated: Arc::default(),
             user_agent,
@@ -202,7 +207,7 @@ impl TestCluster {
             namespace: Some(&self.namespace),
             instance: "operator-0",
         };
-        let controller = Controller::new(config, &client, self.models.clone(), &metrics);
+        let controller = Controller::new(config, &client, self.pods.clone(), &metrics);
         #[expect(clippy::disallowed_methods, reason = "the task is owned by the handle")]
         let task = tokio::spawn(async move {
             let _ = controller.run(|| {}).await;

@@ -3,13 +3,31 @@
 use fastllm_crds::FastllmProxyStatus;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::cluster::{REACTION, TestCluster, poll};
+use crate::cluster::{REACTION, TestCluster, apply, poll};
+
+/// The end of the names of simulated `ReplicaSets`.
+const POD_TEMPLATE_HASH: &str = "abc12";
+
+/// Makes a simulated `ReplicaSet` of a Deployment control a pod.
+fn own(pod: &mut Pod, deployment: &str) {
+    let labels = pod.metadata.labels.get_or_insert_default();
+    labels.insert("pod-template-hash".to_owned(), POD_TEMPLATE_HASH.to_owned());
+    pod.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "apps/v1".to_owned(),
+        kind: "ReplicaSet".to_owned(),
+        name: format!("{deployment}-{POD_TEMPLATE_HASH}"),
+        uid: "00000000-0000-0000-0000-000000000001".to_owned(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    }]);
+}
 
 impl TestCluster {
     /// Waits for a Deployment that matches.
@@ -93,6 +111,7 @@ impl TestCluster {
             status: None,
         };
         pod.metadata.name = Some(name.to_owned());
+        own(&mut pod, &deployment.name_any());
         let api: Api<Pod> = self.api();
         api.create(&PostParams::default(), &pod).await.unwrap();
         let patch = Patch::Merge(json!({"status": status}));
@@ -121,11 +140,28 @@ impl TestCluster {
             self.start_pod(&deployment, &format!("{name}-{generation}-{index}"), ready)
                 .await;
         }
+        self.set_endpoints(name, replicas).await;
         let status = json!({"status": {
             "observedGeneration": generation, "replicas": replicas, "updatedReplicas": replicas,
             "readyReplicas": replicas, "availableReplicas": replicas,
         }});
         self.deployment_status(name, status).await;
+    }
+
+    /// Sets the number of ready endpoints of a Service. As Kubernetes does, the labels
+    /// of the Service are copied.
+    pub(crate) async fn set_endpoints(&self, name: &str, ready: i32) {
+        let service: Service = self.api().get(name).await.unwrap();
+        let mut labels = service.metadata.labels.unwrap();
+        labels.insert("kubernetes.io/service-name".to_owned(), name.to_owned());
+        let address = |index| json!({"addresses": [format!("10.0.0.{index}")]});
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": name, "namespace": self.namespace, "labels": labels},
+            "addressType": "IPv4",
+            "endpoints": (1..=ready).map(address).collect::<Vec<_>>(),
+        });
+        apply(&self.client, slice).await;
     }
 
     pub(crate) async fn deployment_status(&self, name: &str, status: Value) {

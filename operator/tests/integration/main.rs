@@ -9,10 +9,12 @@
 mod admission;
 mod cluster;
 mod controllers;
+mod failures;
 mod leadership;
 mod lifecycle;
 mod ownership;
 mod pacing;
 mod rollout;
+mod scaling;
 mod secrets;
 mod stored;

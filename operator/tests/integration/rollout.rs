@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fastllm_crds::{ConditionType, Phase};
-use fastllm_operator::observe::ReadOutcome;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -164,7 +163,7 @@ async fn scaling_is_complete_when_every_pod_is_ready() {
 #[tokio::test]
 async fn an_installation_without_models_is_ready() {
     let cluster = TestCluster::new("models").await;
-    cluster.models.set(ReadOutcome::Known(0));
+    cluster.pods.set_models(0);
     let _operator = cluster.operator().await;
     let status = cluster.install("llm").await;
     assert!(
@@ -180,11 +179,11 @@ async fn an_installation_without_models_is_ready() {
 #[tokio::test]
 async fn a_changed_number_of_models_is_reported() {
     let cluster = TestCluster::new("served").await;
-    cluster.models.set(ReadOutcome::Known(0));
+    cluster.pods.set_models(0);
     let _operator = cluster.operator().await;
     cluster.install("llm").await;
     for (count, value, reason) in [(3, "True", "Served"), (0, "False", "NoModels")] {
-        cluster.models.set(ReadOutcome::Known(count));
+        cluster.pods.set_models(count);
         cluster
             .until("llm", |s| is(s, ConditionType::ModelsServed, value, reason))
             .await;
