@@ -35,6 +35,11 @@ pub struct FastllmProxyStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_hash: Option<String>,
 
+    /// Keyed hash of the encryption key that the control plane runs with. Another key is
+    /// rejected. Kept when the Deployment is deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption_key_hash: Option<String>,
+
     /// Number of gateway pods, for the scale subresource.
     #[serde(default)]
     pub replicas: i32,

@@ -21,7 +21,7 @@ use crate::secrets::InputHashes;
 
 pub use bootstrap::bootstrap;
 pub use control::control;
-pub use deployment::restarted_at;
+pub use deployment::restarted;
 pub use gateway::gateway;
 pub use service_account::service_account;
 pub use services::service;

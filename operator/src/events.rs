@@ -127,6 +127,7 @@ fn step_events(step: &Step) -> Vec<OperatorEvent> {
                 ),
                 RolloutReason::ImageChanged(_)
                 | RolloutReason::RestartRequested(_)
+                | RolloutReason::KeyRestored
                 | RolloutReason::TemplateChanged => event(&reason.to_string(), object.key()),
             };
             reasons.iter().map(one).collect()

@@ -32,6 +32,9 @@ pub const ROLLOUT_REASON: &str = "fastllm.io/roll-reason";
 pub const PAUSE: &str = "fastllm.io/pause";
 /// On a resource and on pod templates: a new value restarts the pods.
 pub const RESTART_AT: &str = "fastllm.io/restart-at";
+/// On the control plane's pod template: a new value restarts pods that exited for want of
+/// the encryption key.
+pub const KEY_RESTORED: &str = "fastllm.io/encryption-key-restored";
 /// On an object without a controller: `"true"` lets the resource of its name own it.
 pub const ADOPT: &str = "fastllm.io/adopt";
 

@@ -10,6 +10,7 @@
 mod checks;
 mod compare;
 mod completion;
+mod restart;
 mod rollout_reason;
 
 use std::fmt;
@@ -23,8 +24,8 @@ use kube::ResourceExt as _;
 use crate::build::{self, BuildContext, Object};
 use crate::definition;
 use crate::names::{
-    ADMIN_PORT, Component, Ownership, PAUSE, PUBLIC_PORT, RESTART_AT, ROLLOUT_REASON, annotate,
-    annotation, ownership, switch,
+    ADMIN_PORT, Component, Ownership, PAUSE, PUBLIC_PORT, ROLLOUT_REASON, annotate, annotation,
+    ownership, switch,
 };
 use crate::observe::{Observed, template_hash};
 use crate::preflight::preflight;
@@ -35,7 +36,8 @@ use crate::secrets::InputHashes;
 use checks::{invalid_values, is_same_manifest, job_template_hash, reason_of_change, terminating};
 pub use compare::{MergeStrategy, covers, merge_strategy};
 pub use completion::{bootstrapped, control_complete, former_control_pod, job_condition};
-pub use rollout_reason::{RolloutReason, rollout_reasons};
+use restart::{restarted, restarted_with_key};
+pub use rollout_reason::{RolloutReason, encryption_key_hash, rollout_reasons};
 
 /// A condition that must hold when a step is executed.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -218,19 +220,21 @@ impl Planner<'_> {
             proxy: self.proxy,
             inputs,
         };
-        let control = self.restarted(build::control(context), children.control.as_ref());
-        let gateway = self.restarted(build::gateway(context), children.gateway.as_ref());
+        let pods = &self.observed.pods;
+        let (control, gateway) = (children.control.as_ref(), children.gateway.as_ref());
+        let gateway = restarted(self.proxy, build::gateway(context), gateway);
+        let desired = restarted(self.proxy, build::control(context), control);
+        let control = restarted_with_key(self.proxy, desired, control, pods);
         let targets = Targets {
             control: template_hash(&control).unwrap_or_default().to_owned(),
             gateway: template_hash(&gateway).unwrap_or_default().to_owned(),
         };
-        self.check_encryption_key(&control, bootstrapped);
+        self.check_encryption_key(&control);
         self.plan_services_and_accounts(context);
         let before = self.plan.steps.len();
         self.plan_deployment(control, children.control.as_ref(), Component::Control);
         // The observed state is outdated as soon as control is to be written.
         let control_up_to_date = self.plan.steps.len() == before;
-        let pods = &self.observed.pods;
         let live = children.control.as_ref();
         let autoscaled = self.is_autoscaled(Component::Control);
         let replicas = expected_replicas(self.proxy.spec.control.replicas, live, autoscaled);
@@ -251,17 +255,6 @@ impl Planner<'_> {
         }
         self.remove_bootstrap();
         self.plan.targets = Some(targets);
-    }
-
-    /// A Deployment with the last requested restart. The request stays in the
-    /// template when its annotation is removed from the resource, since a removal
-    /// would otherwise restart the pods again.
-    fn restarted(&self, desired: Deployment, live: Option<&Deployment>) -> Deployment {
-        let requested = annotation(&self.proxy.metadata, RESTART_AT);
-        match requested.or_else(|| live.and_then(rollout_reason::restart_of)) {
-            Some(value) => build::restarted_at(desired, value),
-            None => desired,
-        }
     }
 
     fn plan_services_and_accounts(&mut self, context: BuildContext<'_>) {
@@ -290,16 +283,13 @@ impl Planner<'_> {
         }
     }
 
-    /// Rejects a changed encryption key once the control plane may have stored
-    /// credentials, which could not be decrypted with the new key.
-    fn check_encryption_key(&mut self, desired: &Deployment, bootstrapped: bool) {
-        let children = &self.observed.children;
-        let Some(live) = &children.control else {
-            return;
-        };
-        let may_have_written = bootstrapped || children.gateway.is_some();
-        let changed = rollout_reason::changed_inputs(live, desired);
-        if may_have_written && changed.iter().any(|field| field == "encryptionKey") {
+    /// Rejects another encryption key than the one that the control plane has run with:
+    /// stored credentials could not be decrypted with it. The status records that one, so
+    /// that it is known even if the Deployment was deleted.
+    fn check_encryption_key(&mut self, desired: &Deployment) {
+        let status = self.proxy.status.as_ref();
+        let accepted = status.and_then(|status| status.encryption_key_hash.as_deref());
+        if accepted.is_some_and(|hash| Some(hash) != encryption_key_hash(desired)) {
             let reference = &self.proxy.spec.encryption_key;
             self.plan.problems.push(Problem::new(
                 ProblemScope::Secrets,

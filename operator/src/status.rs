@@ -2,7 +2,8 @@
 //!
 //! The only place that creates a status. Invariants: every condition type is
 //! always present; each condition has the generation that was reconciled; only
-//! transition times and `bootstrapped` are taken from the previous status.
+//! transition times, `bootstrapped` and the hash of the encryption key are taken from
+//! the previous status.
 
 mod assessment;
 mod conditions;
@@ -16,7 +17,7 @@ use kube::ResourceExt as _;
 use crate::apply::Applied;
 use crate::names::{CONFIG_HASH, Component, annotation, selector};
 use crate::observe::Observed;
-use crate::plan::Plan;
+use crate::plan::{Plan, encryption_key_hash};
 use crate::stored::UndecodableProxy;
 
 use assessment::Assessment;
@@ -67,6 +68,11 @@ pub fn build(outcome: ReconcileOutcome<'_>) -> FastllmProxyStatus {
         config_hash: template
             .and_then(|t| annotation(t, CONFIG_HASH))
             .map(str::to_owned),
+        encryption_key_hash: control
+            .filter(|_| assessment.control.complete)
+            .and_then(encryption_key_hash)
+            .map(str::to_owned)
+            .or(previous.encryption_key_hash),
         replicas: assessment.gateway.rollout.current,
         selector: Some(selector_text(&outcome.proxy.name_any())),
         observed_generation,

@@ -9,16 +9,16 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 
 use super::{BuildContext, pod};
-use crate::names::{Component, INPUT_HASHES, RESTART_AT, annotate, metadata, selector};
+use crate::names::{Component, INPUT_HASHES, annotate, metadata, selector};
 use crate::secrets::input_references;
 
-/// Sets the annotation that restarts the pods when its value changes.
+/// Sets an annotation that restarts the pods when its value changes.
 #[must_use]
-pub fn restarted_at(mut deployment: Deployment, value: &str) -> Deployment {
+pub fn restarted(mut deployment: Deployment, key: &str, value: &str) -> Deployment {
     let template = &mut deployment.spec.template;
     annotate(
         template.metadata.get_or_insert_default(),
-        RESTART_AT,
+        key,
         value.to_owned(),
     );
     deployment.spec.template = pod::with_template_hash(std::mem::take(template));

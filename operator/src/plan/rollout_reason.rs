@@ -6,9 +6,12 @@ use std::fmt;
 use fastllm_crds::{FastllmProxy, SecretKeyRef};
 use k8s_openapi::api::apps::v1::Deployment;
 
-use crate::names::{Component, INPUT_HASHES, RESTART_AT, annotation};
+use crate::names::{Component, INPUT_HASHES, KEY_RESTORED, RESTART_AT, annotation};
 use crate::observe::{image_of, template_hash};
 use crate::secrets::input_references;
+
+/// The field of the encryption key.
+const ENCRYPTION_KEY: &str = "encryptionKey";
 
 /// A reason why a plane's pods are replaced.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -19,6 +22,8 @@ pub enum RolloutReason {
     SecretChanged(SecretKeyRef),
     /// The annotation that requests a restart changed.
     RestartRequested(String),
+    /// The encryption key has the former value again, and pods exited for want of it.
+    KeyRestored,
     /// Another part of the pod template changed, such as flags or resources.
     TemplateChanged,
 }
@@ -31,6 +36,7 @@ impl RolloutReason {
             Self::ImageChanged(_) => "ImageChanged",
             Self::SecretChanged(_) => "SecretChanged",
             Self::RestartRequested(_) => "RestartRequested",
+            Self::KeyRestored => "EncryptionKeyRestored",
             Self::TemplateChanged => "TemplateChanged",
         }
     }
@@ -42,7 +48,7 @@ impl fmt::Display for RolloutReason {
             Self::ImageChanged(image) => write!(f, "ImageChanged({image})"),
             Self::SecretChanged(reference) => write!(f, "SecretChanged({reference})"),
             Self::RestartRequested(value) => write!(f, "RestartRequested({value})"),
-            Self::TemplateChanged => f.write_str("TemplateChanged"),
+            Self::KeyRestored | Self::TemplateChanged => f.write_str(self.as_str()),
         }
     }
 }
@@ -54,7 +60,7 @@ pub(super) fn join(reasons: &[RolloutReason]) -> String {
 }
 
 /// The fields whose values differ between two Deployments of a plane.
-pub(super) fn changed_inputs(live: &Deployment, desired: &Deployment) -> Vec<String> {
+fn changed_inputs(live: &Deployment, desired: &Deployment) -> Vec<String> {
     let (live, desired) = (input_hashes(live), input_hashes(desired));
     let changed = desired
         .into_iter()
@@ -70,9 +76,20 @@ fn input_hashes(deployment: &Deployment) -> BTreeMap<&str, &str> {
         .collect()
 }
 
+/// The hash of the encryption key that a control plane's Deployment was applied with.
+#[must_use]
+pub fn encryption_key_hash(control: &Deployment) -> Option<&str> {
+    input_hashes(control).remove(ENCRYPTION_KEY)
+}
+
 /// The last restart that was requested of a Deployment.
 pub(super) fn restart_of(deployment: &Deployment) -> Option<&str> {
-    annotation(deployment.spec.template.metadata.as_ref()?, RESTART_AT)
+    template_annotation(deployment, RESTART_AT)
+}
+
+/// The value of an annotation of a Deployment's pod template.
+pub(super) fn template_annotation<'a>(deployment: &'a Deployment, key: &str) -> Option<&'a str> {
+    annotation(deployment.spec.template.metadata.as_ref()?, key)
 }
 
 /// The reasons why applying `desired` replaces the pods of `live`; empty if it does not.
@@ -101,6 +118,10 @@ pub fn rollout_reasons(
     }
     let restart = restart_of(desired).filter(|restart| restart_of(live) != Some(restart));
     reasons.extend(restart.map(|value| RolloutReason::RestartRequested(value.to_owned())));
+    let recovery = template_annotation(desired, KEY_RESTORED);
+    if recovery.is_some() && recovery != template_annotation(live, KEY_RESTORED) {
+        reasons.push(RolloutReason::KeyRestored);
+    }
     if reasons.is_empty() {
         reasons.push(RolloutReason::TemplateChanged);
     }

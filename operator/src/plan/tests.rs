@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use super::{ApplyReason, RolloutReason, Step, control_complete, plan};
 use crate::fake_cluster::FakeCluster;
 use crate::names::{Component, PAUSE, ROLLOUT_REASON, annotation};
-use crate::observe::{ReadFailure, ReadOutcome, template_hash};
+use crate::observe::{PodFailure, ReadFailure, ReadOutcome, template_hash};
 
 fn template(deployment: Option<&Deployment>) -> Option<PodTemplateSpec> {
     deployment.map(|d| d.spec.template.clone())
@@ -141,6 +141,58 @@ fn a_changed_encryption_key_is_rejected_once_the_old_one_was_used() {
     cluster.reconcile();
     assert_eq!(cluster.writes, writes);
     assert_eq!(cluster.status().phase, Some(Phase::Ready));
+}
+
+#[test]
+fn a_deleted_deployment_does_not_make_another_encryption_key_acceptable() {
+    let mut cluster = FakeCluster::ready();
+    cluster.children.control = None;
+    cluster.pods.retain(|p| p.component != Component::Control);
+    cluster.set_secret("key", "key", &"a".repeat(64));
+    let (plan, _) = cluster.reconcile();
+    assert_eq!(plan.problems[0].reason, Reason::EncryptionKeyChanged);
+    assert!(plan.steps.is_empty());
+    cluster.set_secret("key", "key", crate::fake_cluster::KEY);
+    cluster.settle();
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
+}
+
+#[test]
+fn a_key_that_was_never_used_can_be_corrected() {
+    let mut cluster = FakeCluster::new();
+    cluster.set_secret("key", "key", &"a".repeat(64));
+    cluster.reconcile();
+    cluster.set_secret("key", "key", crate::fake_cluster::KEY);
+    cluster.settle();
+    assert_eq!(cluster.status().phase, Some(Phase::Ready));
+}
+
+#[test]
+fn pods_that_exited_are_replaced_once_the_encryption_key_is_back() {
+    let mut cluster = FakeCluster::ready();
+    for attempt in 0..2 {
+        cluster.set_secret("key", "key", &"a".repeat(64));
+        cluster.reconcile();
+        // The node of the control plane's pod was drained.
+        let mut controls = cluster.pods.iter_mut();
+        let pod = controls.find(|p| p.component == Component::Control);
+        let pod = pod.unwrap();
+        pod.ready = false;
+        pod.failure = Some(PodFailure {
+            reason: Reason::CrashLoopBackOff,
+            message: "exits repeatedly".to_owned(),
+        });
+        cluster.reconcile();
+        cluster.set_secret("key", "key", crate::fake_cluster::KEY);
+        let steps = cluster.reconcile().0.steps;
+        let expected = (Component::Control, vec![RolloutReason::KeyRestored]);
+        assert_eq!(rollouts(&steps), [expected], "attempt {attempt}");
+        cluster.settle();
+        assert_eq!(cluster.status().phase, Some(Phase::Ready));
+        let writes = cluster.writes;
+        cluster.settle();
+        assert_eq!(cluster.writes, writes);
+    }
 }
 
 #[test]
