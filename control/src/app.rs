@@ -2,13 +2,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fastllm_contract::Secret;
 use fastllm_process::error::Chain;
 use tokio_util::sync::CancellationToken;
 
-use crate::crypto::{LoginThrottle, Passwords, TokenSet, Vault};
+use crate::crypto::{LoginThrottle, Passwords, Vault};
 use crate::db::{AuditEntry, Change, DbError, Pools};
 use crate::metrics::Metrics;
+use crate::proxy_tokens::ProxyTokens;
 use crate::snapshot::{DatabaseStatus, Publisher};
 use crate::{Config, Error, clock, config};
 
@@ -28,7 +28,7 @@ pub(crate) struct Inner {
     pub(crate) status: Arc<DatabaseStatus>,
     pub(crate) passwords: Passwords,
     pub(crate) throttle: LoginThrottle,
-    pub(crate) tokens: TokenSet,
+    pub(crate) tokens: ProxyTokens,
     /// Cancelled when shutdown begins: the process becomes unready, and requests
     /// that wait for a change return.
     pub(crate) draining: CancellationToken,
@@ -49,7 +49,7 @@ impl Deref for AppState {
 impl AppState {
     /// Creates the components. Opens no connection.
     pub(crate) fn new(config: &Config) -> Result<Self, Error> {
-        let token: Secret = config.token()?;
+        let token = config.token()?;
         let vault = Arc::new(config::vault_from_environment()?);
         let metrics = Arc::new(Metrics::new()?);
         let db = Pools::new(&config.database.options()?, config.database.pool_sizes());
@@ -58,6 +58,8 @@ impl AppState {
             Arc::clone(&vault),
             Arc::clone(&metrics),
         );
+        let grace = Duration::from_secs(config.proxy_token_grace);
+        let tokens = ProxyTokens::new(&token, grace, db.gateways.clone());
         Ok(Self(Arc::new(Inner {
             db,
             vault,
@@ -66,7 +68,7 @@ impl AppState {
             status: Arc::default(),
             passwords: Passwords::new()?,
             throttle: LoginThrottle::default(),
-            tokens: TokenSet::new([&token]),
+            tokens,
             draining: CancellationToken::new(),
             started: clock::monotonic(),
             tls: config.tls_cert.is_some(),

@@ -28,6 +28,11 @@ pub struct Config {
     /// Shared secret of the gateways.
     #[arg(long, env = "FASTLLM_PROXY_TOKEN", hide_env_values = true, value_parser = parse_secret)]
     pub proxy_token: Option<Secret>,
+    /// Time in seconds for which a former proxy token is accepted after it was replaced.
+    /// It must be longer than the rollout of the gateways. 0 rejects other tokens at once.
+    #[arg(long, env = "FASTLLM_PROXY_TOKEN_GRACE", default_value_t = 3600,
+          value_parser = clap::value_parser!(u64).range(0..=604_800))]
+    pub proxy_token_grace: u64,
     /// Interval in seconds at which the database is checked for changes without a notification.
     #[arg(long, env = "FASTLLM_SNAPSHOT_REBUILD_INTERVAL", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=3600))]

@@ -7,5 +7,5 @@ mod vault;
 
 pub(crate) use password::{Passwords, check_policy, hash_now};
 pub(crate) use throttle::LoginThrottle;
-pub(crate) use token::{ApiKey, SessionToken, TokenSet, digest};
+pub(crate) use token::{ApiKey, SessionToken, TokenDigest, digest};
 pub(crate) use vault::{KeyId, OpenError, SealedCredential, Vault};

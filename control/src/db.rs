@@ -18,6 +18,7 @@ mod migrate;
 pub(crate) mod models;
 pub(crate) mod prices;
 pub(crate) mod principals;
+pub(crate) mod proxy_tokens;
 pub(crate) mod reconcile;
 mod report;
 pub(crate) mod roles;

@@ -42,14 +42,15 @@ pub(crate) fn routes() -> Router<AppState> {
 }
 
 async fn check(request: Request, next: Next) -> Response {
-    let app = request.extensions().get::<AppState>();
+    let app = request.extensions().get::<AppState>().cloned();
     let presented = request
         .headers()
         .get(header::AUTHORIZATION)
         .and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    let authenticated = app
-        .zip(presented)
-        .is_some_and(|(app, token)| app.tokens.contains(token));
+    let authenticated = match app.zip(presented) {
+        Some((app, token)) => app.tokens.accept(token).await,
+        None => false,
+    };
     if authenticated {
         next.run(request).await
     } else {

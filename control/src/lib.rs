@@ -18,6 +18,7 @@ mod gateway_api;
 mod housekeeping;
 mod metrics;
 mod objects;
+mod proxy_tokens;
 mod request_timeout;
 mod run;
 mod serve;

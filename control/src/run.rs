@@ -142,6 +142,7 @@ async fn follow(
     };
     tokio::join!(
         watcher.run(stop.clone()),
+        app.tokens.run(stop.clone()),
         housekeeping::run(app.db.gateways.clone(), stop.clone())
     );
 }
@@ -153,7 +154,8 @@ async fn prepare(app: &AppState) -> Result<(), Error> {
     loop {
         let prepared = async {
             migrate(&app.db.gateways).await?;
-            encryption_key::confirm(&app.db.gateways, &app.vault).await
+            encryption_key::confirm(&app.db.gateways, &app.vault).await?;
+            app.tokens.refresh().await.map_err(Error::from)
         };
         match prepared.await {
             Ok(()) => {

@@ -60,27 +60,27 @@ impl SessionToken {
     }
 }
 
-/// The bearer tokens accepted from gateways. There may be several, so that a token
-/// can be replaced without interruption.
-pub(crate) struct TokenSet(Vec<[u8; 32]>);
+/// SHA-256 of a bearer token of gateways.
+#[derive(Clone)]
+pub(crate) struct TokenDigest([u8; 32]);
 
-impl TokenSet {
-    pub(crate) fn new<'a>(tokens: impl IntoIterator<Item = &'a Secret>) -> Self {
-        let digests = tokens
-            .into_iter()
-            .map(|token| digest(token.expose().as_bytes()));
-        Self(digests.collect())
+impl TokenDigest {
+    pub(crate) fn of(token: &[u8]) -> Self {
+        Self(digest(token))
     }
 
-    /// Whether `presented` is one of the tokens, in constant time.
-    pub(crate) fn contains(&self, presented: &[u8]) -> bool {
-        let presented = digest(presented);
-        self.0
-            .iter()
-            .fold(subtle::Choice::from(0), |found, token| {
-                found | token.ct_eq(&presented)
-            })
-            .into()
+    /// A stored digest; `None` unless it has 32 bytes.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        Some(Self(bytes.try_into().ok()?))
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Whether both are of the same token, in constant time.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
     }
 }
 
@@ -102,9 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn only_the_tokens_of_the_set_are_accepted() {
-        let tokens = TokenSet::new(&[Secret::new("one"), Secret::new("two")]);
-        assert!(tokens.contains(b"one") && tokens.contains(b"two"));
-        assert!(!tokens.contains(b"") && !tokens.contains(b"on") && !tokens.contains(b"three"));
+    fn digests_are_equal_for_the_same_token_only() {
+        let token = TokenDigest::of(b"one");
+        assert!(token.is(&TokenDigest::from_bytes(token.as_bytes()).unwrap()));
+        for other in [&b""[..], b"on", b"one ", b"two"] {
+            assert!(!token.is(&TokenDigest::of(other)));
+        }
+        assert!(TokenDigest::from_bytes(&[0; 31]).is_none());
     }
 }

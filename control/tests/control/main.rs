@@ -24,6 +24,7 @@ mod openapi;
 mod pooler;
 mod prices;
 mod proxy;
+mod proxy_tokens;
 mod races;
 mod reconcile;
 mod rejected;

@@ -47,8 +47,10 @@ async fn shutdown_retries_usage_within_the_grace_period() {
     let upstream = Upstream::start([json_response("200 OK", RESPONSE)]).await;
     let gateway = TestGateway::start(&[&upstream]).await;
     assert_eq!(gateway.chat(BODY).await.status, 200);
-    // Control becomes available only after some seconds.
-    gateway.control.set_usage_statuses(&[503; 7]);
+    // Control becomes available only after some seconds, and then with another token.
+    gateway
+        .control
+        .set_usage_statuses(&[503, 503, 503, 401, 401, 401, 401]);
     assert_eq!(gateway.finish().await.len(), 1);
 }
 
