@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 import threading
 
 from e2e.tests.caller import Caller
@@ -156,6 +157,35 @@ def test_a_new_database_url_restarts_only_control_and_only_once(healthy: Deploym
     assert uids(healthy, "proxy") == gateways
     events = healthy.kubectl("get", "events.events.k8s.io", "-o", "json")
     assert f"SecretChanged({reference['name']}/{reference['key']})" in events
+
+
+def test_a_new_proxy_token_loses_no_request_and_no_usage(
+    healthy: Deployment, fresh: Caller, postgres: Postgres
+) -> None:
+    before = generations(healthy)
+    reference = healthy.resource()["spec"]["proxyToken"]
+    token = f"pt-{secrets.token_hex(24)}"
+    value = base64.b64encode(token.encode()).decode()
+    sent, done = [], threading.Event()
+
+    def send() -> None:
+        while not done.is_set():
+            sent.append(still_served(fresh))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        healthy.kubectl("patch", "secret", reference["name"], "-p", json.dumps({"data": {reference["key"]: value}}))
+        healthy.values.proxy_token = token
+        proxy = f"{healthy.name}-proxy"
+        progress.wait_until("the gateways' rollout", lambda: generations(healthy)[proxy] > before[proxy], seconds=90)
+        healthy.wait("Ready=True", seconds=120)
+    finally:
+        done.set()
+        thread.join()
+    assert sent and all(sent)
+    sql = f"SELECT count(*) FROM usage_events WHERE principal_id = {fresh.principal}"
+    progress.wait_until("the usage of all requests", lambda: int(postgres.execute(sql)) == len(sent), seconds=40)
 
 
 def test_a_deleted_and_recreated_resource_starts_clean(cluster: Cluster, postgres: Postgres, tmp_path) -> None:
