@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::app::AppState;
 use framework::openapi;
 
-pub(crate) use framework::{ApiError, ErrorCode, Json, PeerAddress, Query, same_origin};
+pub(crate) use framework::{ApiError, ClientAddress, ErrorCode, Json, Query, same_origin};
 
 /// The largest body of an admin request, in bytes.
 const MAX_BODY: usize = 1024 * 1024;

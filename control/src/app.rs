@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use fastllm_process::error::Chain;
 use tokio_util::sync::CancellationToken;
 
-use crate::crypto::{LoginThrottle, Passwords, Vault};
+use crate::crypto::{Passwords, Vault};
 use crate::db::{AuditEntry, Change, DbError, Pools};
+use crate::login_throttle::LoginThrottle;
 use crate::metrics::Metrics;
 use crate::proxy_tokens::ProxyTokens;
 use crate::snapshot::{DatabaseStatus, Publisher};

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use fastllm_contract::Secret;
 use fastllm_process::address::parse_host;
 use fastllm_process::logging::LogFormat;
+use ipnet::IpNet;
 use sqlx::postgres::PgConnectOptions;
 
 use crate::Error;
@@ -37,6 +38,14 @@ pub struct Config {
     #[arg(long, env = "FASTLLM_SNAPSHOT_REBUILD_INTERVAL", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub snapshot_rebuild_interval: u64,
+    /// Ranges of addresses of reverse proxies, such as 10.0.0.0/8, whose `X-Forwarded-For`
+    /// names the client; may be repeated or separated by commas.
+    #[arg(
+        long = "trusted-proxy-cidr",
+        env = "FASTLLM_TRUSTED_PROXY_CIDR",
+        value_delimiter = ','
+    )]
+    pub trusted_proxies: Vec<IpNet>,
     /// Certificate chain of the admin listener (PEM).
     #[arg(long, env = "FASTLLM_TLS_CERT", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

@@ -1,11 +1,9 @@
 //! Cryptography: stored credentials, passwords, API keys and session tokens.
 
 mod password;
-mod throttle;
 mod token;
 mod vault;
 
 pub(crate) use password::{Passwords, check_policy, hash_now};
-pub(crate) use throttle::LoginThrottle;
 pub(crate) use token::{ApiKey, SessionToken, TokenDigest, digest};
 pub(crate) use vault::{KeyId, OpenError, SealedCredential, Vault};

@@ -14,6 +14,7 @@ pub(crate) mod gateways;
 pub(crate) mod keys;
 pub(crate) mod limits;
 pub(crate) mod limits_state;
+pub(crate) mod logins;
 mod migrate;
 pub(crate) mod models;
 pub(crate) mod prices;

@@ -7,7 +7,7 @@ use sqlx::PgConnection;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::db::{Db, DbError, gateways, reconcile, sessions, shares, spending, usage};
+use crate::db::{Db, DbError, gateways, logins, reconcile, sessions, shares, spending, usage};
 
 const EVERY: Duration = Duration::from_mins(10);
 
@@ -33,7 +33,8 @@ async fn prune(db: &Db) -> Result<u64, DbError> {
     let counts = pruned(db, reconcile::prune_counts).await?;
     let windows = pruned(db, spending::prune).await?;
     let shares = pruned(db, shares::prune).await?;
-    Ok(sessions + reporters + rejected + gateways + counts + windows + shares)
+    let logins = pruned(db, logins::prune).await?;
+    Ok(logins + sessions + reporters + rejected + gateways + counts + windows + shares)
 }
 
 /// Prunes one table in its own transaction, so that no locks are held meanwhile.

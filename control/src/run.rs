@@ -58,7 +58,7 @@ impl Control {
             );
         }
         let app = AppState::new(&config)?;
-        let listener = Listener::bind(config.address(), tls.as_ref())?;
+        let listener = Listener::bind(config.address(), tls.as_ref(), &config.trusted_proxies)?;
         Ok(Self {
             app,
             listener,

@@ -1,5 +1,6 @@
 //! The admin listener: router, TLS, connections and probes.
 
+mod client_address;
 mod listener;
 mod probes;
 mod router;

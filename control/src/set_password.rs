@@ -1,8 +1,8 @@
-use crate::Error;
 use crate::config::SetPassword;
 use crate::crypto::{check_policy, hash_now};
 use crate::db::principals::PrincipalRow;
 use crate::db::{Actor, AuditEntry, Change, Db, DbError, migrate, principals, roles};
+use crate::{Error, name};
 
 /// The outcome of `set-password`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +25,7 @@ pub async fn set_password(arguments: &SetPassword) -> Result<PasswordOutcome, Er
         create_only,
         database,
     } = arguments;
-    if name.is_empty() {
-        return Err(Error::Config("--name may not be empty".to_owned()));
-    }
+    name::check(name).map_err(|error| Error::Config(format!("--name {error}")))?;
     let db = Db::new(database.options()?, 1);
     migrate(&db).await?;
     let actor = Actor {

@@ -21,5 +21,5 @@ pub(crate) use extract::{Json, Query};
 pub(crate) use page::ListParams;
 pub(crate) use patch::Patch;
 pub(crate) use permission::{COOKIE, Caller, Permission, require_permission, session_token};
-pub(crate) use permission::{PeerAddress, same_origin};
+pub(crate) use permission::{ClientAddress, same_origin};
 pub(crate) use resource::{Create, Delete, Resource, Update};

@@ -10,6 +10,7 @@ use fastllm_process::tls::ServerCertificate;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use ipnet::IpNet;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -19,8 +20,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
+use super::client_address::client_address;
 use crate::Error;
-use crate::api::PeerAddress;
+use crate::api::ClientAddress;
 
 const ACCEPT: accept::Config = accept::Config {
     backlog: 1024,
@@ -32,33 +34,37 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The listener of the admin API.
 pub(crate) struct Listener {
-    listener: accept::Listener,
+    socket: accept::Listener,
     tls: Option<TlsAcceptor>,
+    trusted_proxies: Arc<[IpNet]>,
 }
 
 impl Listener {
-    /// Opens the listener, with TLS if there is a certificate. Requires a Tokio runtime.
+    /// Opens the listener, with TLS if there is a certificate. `trusted_proxies` are the
+    /// ranges whose `X-Forwarded-For` counts. Requires a Tokio runtime.
     pub(crate) fn bind(
         address: SocketAddr,
         certificate: Option<&Arc<ServerCertificate>>,
+        trusted_proxies: &[IpNet],
     ) -> Result<Self, Error> {
         let config = certificate.map(|certificate| certificate.server_config(&[b"http/1.1"]));
         Ok(Self {
-            listener: accept::Listener::bind(address, ACCEPT)?,
+            socket: accept::Listener::bind(address, ACCEPT)?,
             tls: config.transpose()?.map(TlsAcceptor::from),
+            trusted_proxies: trusted_proxies.into(),
         })
     }
 
     /// The listen address, with the actual port.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.listener.address()
+        self.socket.address()
     }
 
     /// Serves until `stop`, then waits up to `grace` for running requests.
     pub(crate) async fn serve(self, router: Router, stop: CancellationToken, grace: Duration) {
         let connections = TaskTracker::new();
         let abort = CancellationToken::new();
-        while let Some(accepted) = stop.run_until_cancelled(self.listener.accept()).await {
+        while let Some(accepted) = stop.run_until_cancelled(self.socket.accept()).await {
             let Accepted {
                 stream,
                 peer,
@@ -67,6 +73,7 @@ impl Listener {
             let connection = Connection {
                 router: router.clone(),
                 peer,
+                trusted_proxies: Arc::clone(&self.trusted_proxies),
                 stop: stop.clone(),
                 _permit: permit,
             };
@@ -76,7 +83,7 @@ impl Listener {
                 abort.run_until_cancelled(connection.run(stream, tls)).await;
             });
         }
-        drop(self.listener);
+        drop(self.socket);
         connections.close();
         if timeout(grace, connections.wait()).await.is_err() {
             tracing::warn!(
@@ -92,6 +99,7 @@ impl Listener {
 struct Connection {
     router: Router,
     peer: SocketAddr,
+    trusted_proxies: Arc<[IpNet]>,
     stop: CancellationToken,
     _permit: OwnedSemaphorePermit,
 }
@@ -123,11 +131,13 @@ impl Connection {
         let Self {
             router,
             peer,
+            trusted_proxies,
             stop,
             _permit,
         } = self;
         let service = service_fn(move |mut request: hyper::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(PeerAddress(peer));
+            let client = client_address(peer.ip(), request.headers(), &trusted_proxies);
+            request.extensions_mut().insert(ClientAddress(client));
             router.clone().oneshot(request)
         });
         let connection = http1::Builder::new()

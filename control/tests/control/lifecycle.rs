@@ -281,6 +281,18 @@ fn output(output: &Output) -> String {
 }
 
 #[tokio::test]
+async fn set_password_follows_the_rules_for_names() {
+    let database = Database::create().await;
+    let long = "x".repeat(129);
+    for name in ["", " root", "ro\u{200b}ot", "ro\not", long.as_str()] {
+        let refused = set_password(&database, name, &[]);
+        assert_eq!(refused.status.code(), Some(2), "{name:?}");
+        let text = output(&refused);
+        assert!(text.contains("--name must "), "{name:?}: {text}");
+    }
+}
+
+#[tokio::test]
 async fn set_password_creates_and_replaces_passwords() {
     let database = Database::create().await;
     let first = set_password(&database, "root", &["--create-only"]);

@@ -20,6 +20,7 @@ mod escalation;
 mod harness;
 mod history;
 mod lifecycle;
+mod login_throttle;
 mod openapi;
 mod pooler;
 mod prices;

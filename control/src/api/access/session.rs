@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use axum::Extension;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,11 +10,12 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::api::framework::{ApiError, COOKIE, ErrorCode, Json, session_token};
+use crate::api::framework::{ApiError, COOKIE, ClientAddress, ErrorCode, Json, session_token};
 use crate::app::AppState;
 use crate::clock;
 use crate::crypto::{SessionToken, digest};
 use crate::db::{DbError, sessions};
+use crate::login_throttle::{AttemptError, whole_seconds};
 use crate::metrics::LoginLabel;
 
 /// The lifetime of a session; use does not extend it.
@@ -46,31 +48,35 @@ pub(crate) struct LoggedIn {
 
 /// Log in
 ///
-/// Starts a session; the response sets the cookie `fastllm_session`. After five
-/// failed logins for a name, further attempts are rejected for an increasing
-/// time, at most one minute.
+/// Starts a session; the response sets the cookie `fastllm_session`. After several
+/// failed logins for a name at an address, from an address, or for a name from
+/// addresses that it has never logged in from, further ones are rejected for an
+/// increasing time, at most one minute.
 #[utoipa::path(post, path = "/login", tag = "session", request_body = Credentials, responses(
     (status = 200, body = LoggedIn, description = "The session has begun."),
     (status = 401, description = "`unauthenticated`: The name or the password is wrong."),
-    (status = 429, description = "`throttled`: Too many failed logins for this name; see `Retry-After`."),
+    (status = 429, description = "`throttled`: Too many failed logins; see `Retry-After`."),
     (status = 503, description = "`busy`: Too many passwords are being checked at the moment.\n\n`database_unavailable`: The database is unavailable."),
 ))]
 async fn login(
     State(app): State<AppState>,
+    Extension(ClientAddress(address)): Extension<ClientAddress>,
     Json(Credentials { name, password }): Json<Credentials>,
 ) -> Result<Response, ApiError> {
-    admit(&app, &name)?;
+    let refuse = |error| throttled(&app, error);
+    let checked = app.throttle.check(&name, address, clock::monotonic());
+    checked.map_err(refuse)?;
+    let slot = app.passwords.slot().await.ok_or_else(ApiError::busy)?;
+    let attempt = app
+        .throttle
+        .begin(&app.db.admin, &name, address, clock::monotonic());
+    let attempt = attempt.await.map_err(refuse)?;
     let known = sessions::login(&mut *app.db.admin.begin().await?, &name).await?;
     let hash = known.as_ref().and_then(|row| row.password_hash.clone());
-    let slot = app.passwords.slot().await.ok_or_else(ApiError::busy)?;
-    // Checked again, so that concurrent attempts are throttled like successive ones.
-    admit(&app, &name)?;
     let (right, slot) = app.passwords.verify(slot, password, hash).await?;
     let Some(known) = known.filter(|_| right) else {
-        app.throttle.failed(&name, clock::monotonic());
         return Err(refused(&app));
     };
-    app.throttle.succeeded(&name);
     drop(slot);
     let token = SessionToken::generate()?;
     let expires_at = clock::now() + Duration::from_secs(u64::from(SESSION_HOURS) * 3600);
@@ -78,6 +84,7 @@ async fn login(
     if !sessions::insert(&mut transaction, &token.hash, &known, expires_at).await? {
         return Err(refused(&app));
     }
+    attempt.succeeded(&mut transaction).await?;
     transaction.commit().await.map_err(DbError::from)?;
     app.metrics.login(LoginLabel::Succeeded);
     tracing::info!(principal = known.principal_id, "logged in");
@@ -89,18 +96,20 @@ async fn login(
         .into_response())
 }
 
-/// Checks whether a login for `name` may be attempted now.
-fn admit(app: &AppState, name: &str) -> Result<(), ApiError> {
-    let Err(wait) = app.throttle.admit(name, clock::monotonic()) else {
-        return Ok(());
+/// The response to an attempt that may not be made now.
+fn throttled(app: &AppState, error: AttemptError) -> ApiError {
+    let wait = match error {
+        AttemptError::Throttled(wait) => wait,
+        AttemptError::Database(error) => return error.into(),
     };
     app.metrics.login(LoginLabel::Throttled);
-    let seconds = wait.as_secs().max(1);
-    Err(ApiError::new(
+    tracing::info!("a login was rejected after too many failed ones");
+    let seconds = whole_seconds(wait);
+    ApiError::new(
         ErrorCode::Throttled,
-        format!("too many wrong passwords; try again in {seconds} s"),
+        format!("too many failed logins; try again in {seconds} s"),
     )
-    .with_retry_after(seconds))
+    .with_retry_after(seconds)
 }
 
 fn refused(app: &AppState) -> ApiError {

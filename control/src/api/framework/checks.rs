@@ -6,37 +6,18 @@ use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
 
 use super::error::ApiError;
+use crate::name::{self, is_invisible};
 
-const MAX_NAME: usize = 128;
 /// The maximum length of an email address in SMTP, in bytes.
 const MAX_EMAIL: usize = 254;
 pub(crate) const MAX_TEXT: usize = 2048;
 
 /// Names of principals, roles and keys.
 pub(crate) fn name(field: &str, text: String) -> Result<String, ApiError> {
-    if text.is_empty() || text.len() > MAX_NAME {
-        return Err(ApiError::invalid(
-            field,
-            format!("{field} must have 1 to {MAX_NAME} bytes"),
-        ));
+    match name::check(&text) {
+        Ok(()) => Ok(text),
+        Err(error) => Err(ApiError::invalid(field, format!("{field} {error}"))),
     }
-    if text.trim() != text || text.chars().any(|it| it.is_control() || is_invisible(it)) {
-        return Err(ApiError::invalid(
-            field,
-            format!(
-                "{field} must not begin or end with a space or contain control characters or \
-                 invisible ones"
-            ),
-        ));
-    }
-    Ok(text)
-}
-
-/// Whether a character has no width or changes the direction of text, so that two
-/// names could look the same.
-fn is_invisible(character: char) -> bool {
-    matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// An email address, by its form only.

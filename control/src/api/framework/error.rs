@@ -72,7 +72,7 @@ error_codes! {
     BatchTooLarge: PAYLOAD_TOO_LARGE "batch_too_large" "The batch has too many events.";
     ReportTooLarge: PAYLOAD_TOO_LARGE "report_too_large" "The report has too many entries.";
     UnsupportedMediaType: UNSUPPORTED_MEDIA_TYPE "unsupported_media_type" "The body is not declared as `application/json`.";
-    Throttled: TOO_MANY_REQUESTS "throttled" "Too many failed logins for this name; see `Retry-After`.";
+    Throttled: TOO_MANY_REQUESTS "throttled" "Too many failed logins; see `Retry-After`.";
     Internal: INTERNAL_SERVER_ERROR "internal" "An internal error; the control plane's log has the reason.";
     DatabaseFailed: INTERNAL_SERVER_ERROR "database_failed" "The database failed; nothing was changed.";
     DatabaseUnavailable: SERVICE_UNAVAILABLE "database_unavailable" "The database is unavailable; nothing was changed.";

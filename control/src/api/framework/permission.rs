@@ -1,5 +1,5 @@
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 
 use axum::extract::{FromRequestParts, Request};
 use axum::http::request::Parts;
@@ -24,11 +24,11 @@ pub(crate) const COOKIE: &str = "fastllm_session";
 
 /// The client's address, in the request's extensions.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PeerAddress(pub(crate) SocketAddr);
+pub(crate) struct ClientAddress(pub(crate) IpAddr);
 
-impl fmt::Display for PeerAddress {
+impl fmt::Display for ClientAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.ip().to_canonical().fmt(f)
+        self.0.fmt(f)
     }
 }
 
@@ -162,8 +162,8 @@ async fn identify(permission: Permission, request: &Parts) -> Result<Caller, Api
         .ok_or_else(ApiError::internal)?;
     let source = request
         .extensions
-        .get::<PeerAddress>()
-        .map(PeerAddress::to_string);
+        .get::<ClientAddress>()
+        .map(ClientAddress::to_string);
     let token = session_token(&request.headers).ok_or_else(unauthenticated)?;
     let claim = Claim {
         token_hash: digest(token.as_bytes()),
