@@ -91,11 +91,11 @@ impl<'a> Assessment<'a> {
         let children = outcome.applied.children();
         let (control, gateway) = (children.control.as_ref(), children.gateway.as_ref());
         let spec = &outcome.proxy.spec;
-        // Without usable Secrets the desired templates are unknown, and a paused
-        // resource is not rolled out; the live templates are used instead.
+        // The desired templates of a resource that is paused or has a problem are not
+        // rolled out, or are unknown; the live templates are used instead.
         let desired = outcome.plan.targets.clone();
         let targets = desired
-            .filter(|_| !outcome.plan.paused)
+            .filter(|_| !outcome.plan.paused && outcome.plan.problems.is_empty())
             .unwrap_or_else(|| Targets {
                 control: template_hash_or_empty(control),
                 gateway: template_hash_or_empty(gateway),

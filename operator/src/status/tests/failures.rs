@@ -93,6 +93,16 @@ fn a_failure_of_another_template_is_not_reported() {
 }
 
 #[test]
+fn a_failure_of_the_live_template_is_reported_beside_a_problem() {
+    let mut cluster = with_failure(Reason::CrashLoopBackOff, "what happened");
+    cluster.set_secret("key", "key", &"a".repeat(64));
+    cluster.reconcile();
+    let reason = "EncryptionKeyChanged";
+    let message = assert_condition(&cluster, ConditionType::Stalled, "True", reason);
+    assert!(message.ends_with(": what happened"), "{message}");
+}
+
+#[test]
 fn a_failure_to_create_pods_is_reported_with_its_message() {
     for (kind, status, reason) in [
         ("ReplicaFailure", "True", "FailedCreate"),
