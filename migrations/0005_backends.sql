@@ -1,6 +1,12 @@
 -- Options of backends: concurrency, request format, health probes. Every column
 -- has a default, so that the previous release keeps working.
 
+ALTER TABLE models
+    -- NULL is the default of the gateways.
+    ADD COLUMN timeout_ms integer CHECK (timeout_ms BETWEEN 1 AND 3600000),
+    ADD COLUMN stream_timeout_ms integer CHECK (stream_timeout_ms BETWEEN 1 AND 3600000),
+    ADD COLUMN max_retries integer CHECK (max_retries BETWEEN 0 AND 16);
+
 ALTER TABLE model_backends
     -- It gets no new requests; those in flight are finished.
     ADD COLUMN draining boolean NOT NULL DEFAULT false,

@@ -108,6 +108,17 @@ resource! {
         context_length: nullable i64 [minimum = 1] => checks::positive,
         /// The load balancing policy of the pool; `null` is the gateway's default.
         policy: nullable String => policy,
+        /// How long each attempt waits for the head of a response, in milliseconds; `null`
+        /// is the gateway's `--upstream-timeout`.
+        timeout_ms: nullable i32 [minimum = 1, maximum = 3_600_000]
+            => checks::between(1, 3_600_000),
+        /// How long each attempt waits for the first event with content of a stream, in
+        /// milliseconds; `null` is `timeout_ms`.
+        stream_timeout_ms: nullable i32 [minimum = 1, maximum = 3_600_000]
+            => checks::between(1, 3_600_000),
+        /// The maximum number of retries with its backends; `null` is the gateway's
+        /// `--max-retries`.
+        max_retries: nullable i32 [minimum = 0, maximum = 16] => checks::between(0, 16),
     }
 }
 

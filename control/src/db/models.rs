@@ -22,6 +22,9 @@ pub(crate) struct ModelRow {
     pub(crate) cache_ttl_seconds: Option<i64>,
     pub(crate) context_length: Option<i64>,
     pub(crate) policy: Option<String>,
+    pub(crate) timeout_ms: Option<i32>,
+    pub(crate) stream_timeout_ms: Option<i32>,
+    pub(crate) max_retries: Option<i32>,
 }
 
 pub(crate) async fn list(
@@ -34,7 +37,8 @@ pub(crate) async fn list(
                 cached_input_price_per_mtok, cache_write_price_per_mtok, \
                 reasoning_price_per_mtok, audio_input_price_per_mtok, \
                 audio_output_price_per_mtok, image_price, input_price_per_mchar, \
-                audio_price_per_minute, cache_ttl_seconds, context_length, policy \
+                audio_price_per_minute, cache_ttl_seconds, context_length, policy, \
+                timeout_ms, stream_timeout_ms, max_retries \
            FROM models WHERE $1::bigint IS NULL OR id > $1 ORDER BY id LIMIT $2",
         page.after,
         page.limit,
@@ -73,7 +77,8 @@ pub(crate) async fn update(
                 cached_input_price_per_mtok = $8, cache_write_price_per_mtok = $9, \
                 reasoning_price_per_mtok = $10, audio_input_price_per_mtok = $11, \
                 audio_output_price_per_mtok = $12, image_price = $13, \
-                input_price_per_mchar = $14, audio_price_per_minute = $15 \
+                input_price_per_mchar = $14, audio_price_per_minute = $15, \
+                timeout_ms = $16, stream_timeout_ms = $17, max_retries = $18 \
           WHERE id = $1",
         id,
         row.description.as_deref(),
@@ -90,6 +95,9 @@ pub(crate) async fn update(
         row.image_price,
         row.input_price_per_mchar,
         row.audio_price_per_minute,
+        row.timeout_ms,
+        row.stream_timeout_ms,
+        row.max_retries,
     )
     .execute(connection)
     .await?;

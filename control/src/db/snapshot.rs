@@ -41,6 +41,9 @@ pub(crate) struct PublishedModel {
     pub(crate) policy: Option<String>,
     pub(crate) context_length: Option<i64>,
     pub(crate) is_fallback: bool,
+    pub(crate) timeout_ms: Option<i32>,
+    pub(crate) stream_timeout_ms: Option<i32>,
+    pub(crate) max_retries: Option<i32>,
 }
 
 /// The published columns of a virtual model.
@@ -87,7 +90,8 @@ impl SnapshotReader {
     pub(crate) async fn models(&mut self) -> Result<Vec<PublishedModel>, DbError> {
         let rows = query_as!(
             PublishedModel,
-            r#"SELECT id, name, cache_ttl_seconds, policy, context_length, is_fallback
+            r#"SELECT id, name, cache_ttl_seconds, policy, context_length, is_fallback,
+                      timeout_ms, stream_timeout_ms, max_retries
                  FROM models ORDER BY name COLLATE "C""#
         )
         .fetch_all(&mut self.0)

@@ -204,6 +204,9 @@ fn published(
             policy,
             context_length,
             is_fallback,
+            timeout_ms,
+            stream_timeout_ms,
+            max_retries,
         } = row;
         let Ok(name) = ModelName::new(&name) else {
             continue;
@@ -218,7 +221,12 @@ fn published(
                 .filter(|seconds| *seconds > 0),
             policy: policy.and_then(|policy| policy.parse().ok()),
             context_length: context_length.map(|tokens| Tokens(tokens.unsigned_abs())),
-            failover: Failover::default(),
+            failover: Failover {
+                timeout_ms: timeout_ms.map(|time| u64::from(time.unsigned_abs())),
+                stream_timeout_ms: stream_timeout_ms.map(|time| u64::from(time.unsigned_abs())),
+                max_retries: max_retries.map(i32::unsigned_abs),
+                ..Failover::default()
+            },
             backends: pools.remove(&id).unwrap_or_default(),
         });
     }

@@ -441,6 +441,36 @@ async fn at_most_one_model_is_the_fallback() {
 }
 
 #[tokio::test]
+async fn timeouts_and_retries_are_published() {
+    let (_database, control) = started().await;
+    let root = control.session("root", PASSWORD).await;
+    let settings = json!({ "timeout_ms": 30_000, "stream_timeout_ms": 2_500, "max_retries": 0 });
+    let mut body = settings.clone();
+    body["name"] = json!("m");
+    let (_, made) = root.post("/admin/models", body).await;
+    let path = format!("/admin/models/{}", made["id"]);
+    let failover = async || snapshot(&control).await["models"]["items"][0]["failover"].clone();
+    assert_eq!(failover().await, settings);
+    let shown = root.get(&path).await;
+    assert_eq!(shown["stream_timeout_ms"], 2_500);
+    let change = json!({ "stream_timeout_ms": null, "timeout_ms": null });
+    assert_eq!(root.patch(&path, change).await.0, 204);
+    assert_eq!(failover().await, json!({ "max_retries": 0 }));
+    for (field, wrong) in [
+        ("timeout_ms", 0),
+        ("stream_timeout_ms", 3_600_001),
+        ("max_retries", 17),
+    ] {
+        let (status, refused) = root.patch(&path, json!({ field: wrong })).await;
+        assert_eq!(
+            (status, &refused["field"]),
+            (400, &json!(field)),
+            "{refused}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn balancing_settings_are_published() {
     let (_database, control) = started().await;
     let root = control.session("root", PASSWORD).await;
