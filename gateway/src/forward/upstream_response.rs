@@ -9,7 +9,7 @@ use http::StatusCode;
 use super::ForwardedResponse;
 use super::forwarded_response::Unfinished;
 use super::outgoing::Outgoing;
-use super::response_stream::ResponseStream;
+use super::response_stream::{ResponseStream, StreamEnd};
 use super::slot::Slot;
 use super::stored_objects::ObjectOwner;
 use crate::cache::{CacheableResponse, PendingEntry};
@@ -21,7 +21,8 @@ use crate::runtime::clock;
 #[derive(Debug)]
 pub(crate) struct UpstreamResponse {
     pub(super) status: StatusCode,
-    /// The class of the error, also of one in the first event of a stream.
+    /// The class of the error, also of one in the first event of a stream or in the
+    /// complete body of a response with a success status.
     pub(super) error: Option<ErrorClass>,
     /// The backend does not store an object that the request refers to.
     pub(super) lacks_object: bool,
@@ -117,8 +118,17 @@ impl UpstreamResponse {
         let ReceivedResponse { stream, fields } = received;
         let error = match stream.first() {
             FirstEvent::Error(class) => Some(class),
-            FirstEvent::Response | FirstEvent::Pending => is_error(status)
-                .then(|| ErrorClass::of_response(status.as_u16(), stream.held_text())),
+            FirstEvent::Response | FirstEvent::Pending if is_error(status) => {
+                let text = stream.held_text();
+                Some(ErrorClass::of_response(status.as_u16(), text))
+            }
+            FirstEvent::Response | FirstEvent::Pending => {
+                let is_complete = stream.end() == Some(&StreamEnd::Complete);
+                let text = stream.held_text();
+                is_complete
+                    .then(|| ErrorClass::of_successful_body(text))
+                    .flatten()
+            }
         };
         Self {
             status,
@@ -171,7 +181,7 @@ impl UpstreamResponse {
     /// responses that end with the connection.
     pub(crate) fn cacheable(&self) -> Option<CacheableResponse<'_>> {
         let head = self.stream.in_one_piece()?;
-        let good = self.status == StatusCode::OK;
+        let good = self.status == StatusCode::OK && self.error.is_none();
         good.then(|| CacheableResponse {
             model: &self.model,
             fields: head.fields(),

@@ -167,6 +167,34 @@ async fn the_text_of_a_rejection_is_logged_without_the_credential() {
 }
 
 #[tokio::test]
+async fn an_error_with_a_success_status_is_one() {
+    let failed = "{\"error\":{\"message\":\"x\",\"type\":\"overloaded_error\"}}";
+    let rejected = "{\"error\":{\"message\":\"x\",\"code\":\"invalid_api_key\"}}";
+    for body in [failed, rejected] {
+        let bad = Upstream::start([json_response("200 OK", body)]).await;
+        let good = good().await;
+        let gateway = TestGateway::start_with(&[&bad, &good], in_turn()).await;
+        for _ in 0..2 {
+            assert_eq!(gateway.chat(BODY).await.text(), GOOD, "{body}");
+        }
+        assert!(!bad.seen().requests.is_empty());
+    }
+    // Alone, the client gets the error, but not what is about the gateway's credential.
+    let bad = Upstream::start([json_response("200 OK", rejected)]).await;
+    let gateway = TestGateway::start(&[&bad]).await;
+    assert_eq!(gateway.chat(BODY).await.status, 502);
+    let invalid = "{\"error\":{\"message\":\"x\",\"type\":\"invalid_request_error\"}}";
+    let strict = Upstream::start([json_response("200 OK", invalid)]).await;
+    let other = good().await;
+    let gateway = TestGateway::start_with(&[&strict, &other], in_turn()).await;
+    let texts = [
+        gateway.chat(BODY).await.text(),
+        gateway.chat(BODY).await.text(),
+    ];
+    assert!(texts.iter().any(|text| text == invalid) && texts.iter().any(|text| text == GOOD));
+}
+
+#[tokio::test]
 async fn a_temporary_failure_is_more_useful_than_a_rejection() {
     let busy = "{\"error\":{\"message\":\"slow down\"}}";
     for (status, body) in [("429 X", busy), ("500 X", "{}")] {

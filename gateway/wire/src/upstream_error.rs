@@ -58,6 +58,21 @@ impl ErrorClass {
         members.is_error.then(|| members.class(None))
     }
 
+    /// The class of an error that is the complete body of a response with a success
+    /// status. Only bodies that begin as errors of vendors do are read: others cost no
+    /// time.
+    ///
+    /// ```
+    /// use fastllm_wire::ErrorClass;
+    ///
+    /// let busy = br#"{"error":{"message":"...","type":"overloaded_error"}}"#;
+    /// assert_eq!(ErrorClass::of_successful_body(busy), Some(ErrorClass::Capacity));
+    /// assert_eq!(ErrorClass::of_successful_body(br#"{"id":"x"}"#), None);
+    /// ```
+    pub fn of_successful_body(body: &[u8]) -> Option<Self> {
+        begins_as_error(body).then(|| Self::within_success(None, body))?
+    }
+
     fn of_status(status: u16) -> Self {
         match status {
             // A redirect: the configured address is not that of the API.
@@ -70,6 +85,24 @@ impl ErrorClass {
             _ => Self::Client,
         }
     }
+}
+
+/// Whether the first member of a JSON object is `error`, or says that the object is one.
+fn begins_as_error(body: &[u8]) -> bool {
+    let Some(member) = strip_token(body, b"{") else {
+        return false;
+    };
+    if strip_token(member, b"\"error\"").is_some() {
+        return true;
+    }
+    let kind = strip_token(member, b"\"type\"").or_else(|| strip_token(member, b"\"object\""));
+    let value = kind.and_then(|text| strip_token(text, b":"));
+    value.is_some_and(|text| strip_token(text, b"\"error\"").is_some())
+}
+
+/// The text behind a token and the white space before it.
+fn strip_token<'a>(text: &'a [u8], token: &[u8]) -> Option<&'a [u8]> {
+    text.trim_ascii_start().strip_prefix(token)
 }
 
 /// Whether an event with this name is an error.

@@ -441,6 +441,39 @@ fn events_of_vendors_have_their_class() {
 }
 
 #[test]
+fn only_bodies_that_begin_as_errors_are_errors_of_successful_responses() {
+    let overloaded = r#"{"message":"x","type":"overloaded_error"}"#;
+    for (body, class) in [
+        (format!(r#"{{"error":{overloaded}}}"#), Some(Capacity)),
+        (format!(" \n{{ \"error\" : {overloaded} }}"), Some(Capacity)),
+        (
+            format!(r#"{{"type":"error","error":{overloaded}}}"#),
+            Some(Capacity),
+        ),
+        (
+            r#"{"object": "error", "message": "x", "code": 503}"#.to_owned(),
+            Some(Capacity),
+        ),
+        (
+            r#"{"error":{"code":"invalid_api_key"}}"#.to_owned(),
+            Some(Credential),
+        ),
+        (r#"{"error":null,"id":"x"}"#.to_owned(), None),
+        (r#"{"id":"x","error":null,"choices":[]}"#.to_owned(), None),
+        (r#"{"errors":[]}"#.to_owned(), None),
+        (r#"{"object":"list","data":[]}"#.to_owned(), None),
+        ("[]".to_owned(), None),
+        (String::new(), None),
+    ] {
+        assert_eq!(
+            ErrorClass::of_successful_body(body.as_bytes()),
+            class,
+            "{body}"
+        );
+    }
+}
+
+#[test]
 fn a_status_without_a_known_body_decides_alone() {
     let table = [
         (&[301, 302, 307, 308, 404, 405, 410][..], Configuration),
