@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_apart_by_their_network() {
+    fn clients_are_distinguished_by_their_network() {
         for (address, expected) in [
             ("192.0.2.1", "192.0.2.1"),
             ("::ffff:192.0.2.1", "192.0.2.1"),

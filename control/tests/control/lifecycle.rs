@@ -284,7 +284,7 @@ fn output(output: &Output) -> String {
 async fn set_password_follows_the_rules_for_names() {
     let database = Database::create().await;
     let long = "x".repeat(129);
-    for name in ["", " root", "ro\u{200b}ot", "roo\nt", long.as_str()] {
+    for name in ["", " root", "root\u{200b}", "root\n2", long.as_str()] {
         let refused = set_password(&database, name, &[]);
         assert_eq!(refused.status.code(), Some(2), "{name:?}");
         let text = output(&refused);

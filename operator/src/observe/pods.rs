@@ -10,7 +10,7 @@ use crate::names::{COMPONENT, Component, TEMPLATE_HASH, controller};
 
 pub use failure::PodFailure;
 
-/// Label by which a Deployment tells its `ReplicaSets` apart. It is the end of their names.
+/// Label by which a Deployment distinguishes its `ReplicaSets`. It is the end of their names.
 const POD_TEMPLATE_HASH: &str = "pod-template-hash";
 
 /// Time after its grace period in which a pod must have terminated. A pod that exceeds
